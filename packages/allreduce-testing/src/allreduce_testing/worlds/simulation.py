@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -28,8 +27,6 @@ from .tally import Tally
 
 SECONDS = 5.0
 """A round takes so long."""
-BETWEEN = 30.0
-"""Seconds between two lines about progress."""
 AT_ONCE = 50
 """Gangs of a world that one process plays before it says what came of them."""
 
@@ -85,8 +82,8 @@ def simulate(
     """Play all gangs of the worlds, or the first ``gangs`` of each: world name to its figures, the
     same for any number of ``jobs``.
 
-    ``progress`` gets a line for each world that is played, and at most twice a minute one that says
-    how far it is. ``kept`` has the parts that an earlier run has played, and gets this one's.
+    ``progress`` gets a line for each world that is played. ``kept`` has the parts that an earlier
+    run has played, and gets this one's.
     """
     chosen = [replace(world, gangs=min(gangs or world.gangs, world.gangs)) for world in chosen]
     kept = kept or Kept()
@@ -97,31 +94,20 @@ def simulate(
     ]
     tallies = {world.name: Tally() for world in chosen}
     left = Counter(world.name for world, _ in parts)
-    all_gangs = sum(world.gangs for world in chosen)
     before = [(part, tally) for part in parts if (tally := kept.of(*part)) is not None]
     new = [part for part in parts if kept.of(*part) is None]
-
-    def take(results: Iterable[tuple[Part, Tally]]) -> None:
-        played, shown = 0, time.monotonic()
-        for (world, numbers), tally in results:
-            name = world.name
-            kept.add(world, numbers, tally)
-            tallies[name].merge(tally)
-            played += tally.gangs
-            if time.monotonic() - shown >= BETWEEN:
-                shown = time.monotonic()
-                progress(
-                    f"{played:,} of {all_gangs:,} gangs played, {sum(not n for n in left.values())} of {len(left)} worlds"
-                )
-            left[name] -= 1
-            if not left[name]:
-                progress(f"{name}: {json.dumps(tallies[name].figures())}")
 
     with ExitStack() as stack:
         played: Iterable[tuple[Part, Tally]] = map(_part, new)
         if jobs > 1:
             played = stack.enter_context(multiprocessing.Pool(jobs)).imap_unordered(_part, new)
-        take(chain(before, played))
+        for (world, numbers), tally in chain(before, played):
+            name = world.name
+            kept.add(world, numbers, tally)
+            tallies[name].merge(tally)
+            left[name] -= 1
+            if not left[name]:
+                progress(f"{name}: {json.dumps(tallies[name].figures())}")
     return tallies
 
 
