@@ -114,7 +114,7 @@ def test_each_order_says_when_it_is_given_up() -> None:
     gang.play()
     launch, *others = gang.seen[1]
     assert isinstance(launch, LaunchOrder)
-    assert launch.within == 10.0
+    assert launch.within == 20.0
     [probe] = [one for one in others if isinstance(one, ProbeOrder)]
     assert 0 < probe.within <= gang.timeout
 

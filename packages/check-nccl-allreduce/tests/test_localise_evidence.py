@@ -280,7 +280,7 @@ def test_one_to_three_bad_nodes_are_named(labels: str) -> None:
 def test_bad_nodes_whose_devices_say_so_are_blamed_with_hairpins_and_without(
     hairpins: str,
 ) -> None:
-    world = known("sick", SickNode((1, 3), tells=FACTS), hairpins=hairpins, nodes=(8, 64))
+    world = known("sick", SickNode(tells=FACTS), hairpins=hairpins, nodes=(8, 64))
     tally = simulate([world], gangs=40)["sick"]
     assert tally.healthy_blamed == 0
     assert tally.bad_blamed >= 0.95 * tally.judged > 0

@@ -174,7 +174,7 @@ def test_labels_clear_nobody_of_slowing_others_until_latencies_bear_them_out() -
 def test_where_more_are_suspected_than_cleared_they_are_asked_about_themselves_before_a_third_matching() -> (
     None
 ):
-    fabric = StagedFabric(known("pause frames", Pauses(), nodes=(12, 72), leaves=(8, 16)), 1)
+    fabric = StagedFabric(known("pause frames", Pauses(), nodes=(12, 72), leaves=(8, 16)), 6)
     verdict, state = play_staged(fabric)
     assert [played.round.phase for played in state.rounds][:4] == [
         Phase.MATCH,
