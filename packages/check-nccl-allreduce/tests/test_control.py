@@ -55,8 +55,8 @@ def hello(rank: int) -> Hello:
 
 
 def start(number: int = 1, within: float = 20.0) -> LaunchOrder:
-    times = {"within": within, "allowed": within / GANG_SHARE}
-    return LaunchOrder(number, 29500, "gloo", 4096, 1, 0, 3, 10.0, **times)
+    allowed = within / GANG_SHARE
+    return LaunchOrder(number, 29500, "gloo", 4096, 1, 0, 3, 10.0, within=within, allowed=allowed)
 
 
 async def sound(order: Order, changed: Callable[[RankStage], None]) -> RankReport:
