@@ -548,7 +548,7 @@ class Extending:
                         ready.set()
 
                     application = Application(extender, meters)
-                    server = serving(application, "127.0.0.1", self.port, serving=serves)
+                    server = serving(application, self.port, serving=serves)
                     async with anyio.create_task_group() as group:
                         for one in state.reflectors:
                             group.start_soon(one.run)

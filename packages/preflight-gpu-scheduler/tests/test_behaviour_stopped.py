@@ -46,8 +46,6 @@ def test_an_extender_process_that_was_stopped_between_lease_and_binding_binds_no
             port, health = free_port(), free_port()
             environment = {"KUBECONFIG": str(wire.kubeconfig(world.home / "wire"))}
             words = (
-                "--listen",
-                "127.0.0.1",
                 "--extender-port",
                 str(port),
                 "--host",

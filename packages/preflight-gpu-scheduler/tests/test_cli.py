@@ -56,18 +56,6 @@ def test_every_problem_of_a_configuration_is_told_with_its_file(
     assert all(one.startswith(f"{file}: ") for one in said)
 
 
-def test_an_extender_listens_on_loopback_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "k").write_text(
-        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
-        "contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
-    )
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "k"))
-    assert ran(monkeypatch, "extender", "--listen", "0.0.0.0") == 2
-    assert "is not a loopback address" in capsys.readouterr().err
-
-
 LOADED = """
 import sys
 sys.argv = ["preflight-gpu-scheduler", "agent"]

@@ -157,7 +157,7 @@ class Bench:
                 cluster.claim(name, count)
             cluster.claim("gang", GPUS, gang="gang")
             watching = Watching(self.api)
-            listen = ("--listen", "127.0.0.1", "--extender-port", str(self._port))
+            listen = ("--extender-port", str(self._port))
             with self._installed(), self._service("extender", *listen) as extender:
                 if "calls" in parts:
                     figures |= self._calls(cluster, extender)

@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         return parser
 
     def extend(args: argparse.Namespace) -> int:
-        return _process(args).extender(args.listen, args.extender_port)
+        return _process(args).extender(args.extender_port)
 
     def control(args: argparse.Namespace) -> int:
         return _process(args).controller(args.namespace)
@@ -59,8 +59,6 @@ def _parser() -> argparse.ArgumentParser:
         return _process(args).webhook(args.certificates, args.client_ca, args.admission_port)
 
     extender = command("extender", extend, "answer kube-scheduler beside it", address=True)
-    on_loopback = "address for kube-scheduler, on loopback (%(default)s)"
-    extender.add_argument("--listen", default="127.0.0.1", help=on_loopback)
     about = "be one replica of the controller"
     commands.add_lease(command("controller", control, about, address=True))
     webhook = command("webhook", admit, "admit pods that name a GpuClaim", address=True)
@@ -84,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     scheduler.add_argument("--no-leader-election", action="store_true", help="for a single replica")
     for asked in (extender, scheduler):
-        about = "port for kube-scheduler (%(default)s)"
+        about = "port for kube-scheduler, on 127.0.0.1 (%(default)s)"
         asked.add_argument("--extender-port", type=commands.port, default=EXTENDER_PORT, help=about)
 
     if sys.argv[1:2] == ["certs"]:  # what makes certificates is memory that no service need carry

@@ -58,17 +58,12 @@ class Process(NamedTuple):
             **options,
         )
 
-    def extender(self, listen: str, port: int) -> int:
-        """Answer kube-scheduler at ``listen``:``port``, on loopback."""
+    def extender(self, port: int) -> int:
+        """Answer kube-scheduler at ``port``, on loopback."""
         from preflight_gpu_scheduler.controller.apply import Executor
         from preflight_gpu_scheduler.controller.cache import GpuCache
         from preflight_gpu_scheduler.metrics import ExtenderMetrics, show_lag
-        from preflight_gpu_scheduler.webhook.extender import (
-            Application,
-            Extender,
-            on_loopback,
-            serving,
-        )
+        from preflight_gpu_scheduler.webhook.extender import Application, Extender, serving
 
         config, registry = self.config, CollectorRegistry()
 
@@ -77,10 +72,9 @@ class Process(NamedTuple):
             show_lag(registry, client.mirrors.behind)
             executor = Executor(client, config, cache, metrics)
             extender = Extender(client, config, cache, metrics, executor)
-            server = serving(Application(extender, metrics), address, port)
+            server = serving(Application(extender, metrics), port)
             return Parts(reflectors=cache.reflectors, servers=[server])
 
-        address = on_loopback(listen)
         return self._run("extender", build, registry, concurrency=64, uvloop=True)
 
     def controller(self, namespace: str) -> int:

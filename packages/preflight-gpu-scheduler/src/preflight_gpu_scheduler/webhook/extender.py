@@ -5,8 +5,6 @@ call is answered with status 200; what is wrong stands in the answer's ``Error``
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -14,7 +12,6 @@ from typing import Any, Final
 import msgspec
 from preflight_kube.admission.request_body import Body, Receive, ReviewRefused, Scope, read
 from preflight_kube.admission.server import HttpServer
-from preflight_kube.cli.commands import BadInput
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 
@@ -253,19 +250,9 @@ def _refused(verb: str, why: str) -> Answer:
     return _CALLS[verb][1](why) if verb in _CALLS else BindingResult(why)
 
 
-def serving(application: Application, host: str, port: int, **options: Any) -> HttpServer:
+def serving(application: Application, port: int, **options: Any) -> HttpServer:
     """The port for kube-scheduler. At the end a bind under way has a moment; then it is left."""
     metrics = application.metrics
     return HttpServer(
-        "extender", application, metrics, None, host=host, port=port, drain=2, **options
-    )
-
-
-def on_loopback(host: str) -> str:
-    """``host``, which is an address of this machine's loopback. Raises BadInput where it is not."""
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return host
-    raise BadInput(
-        f"--listen: {host} is not a loopback address, and whoever can call bind can place any pod; use 127.0.0.1."
+        "extender", application, metrics, None, host="127.0.0.1", port=port, drain=2, **options
     )
