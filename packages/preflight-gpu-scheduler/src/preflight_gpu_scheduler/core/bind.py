@@ -7,7 +7,7 @@ What an attempt created it gives back only when it *knows* that no Binding was s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -86,7 +86,6 @@ def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
             yield from give_back(created.values())
             return BindOutcome(error=taken.broken)
         if not taken.busy:
-            created = yield from _only_of(job.node, chosen.ids, created)
             return (yield from _written(job, chosen.ids, created))
         busy |= {need.gpu for need in taken.busy}
     yield from give_back(created.values())
@@ -123,15 +122,6 @@ def committed(first: Pod | Lost | None, reserved: Reserved) -> bool:
     return isinstance(first, Pod) and first.uid == reserved.first_uid and first.bound
 
 
-def _only_of(
-    node: str, ids: Iterable[int], created: Mapping[str, Lease]
-) -> Steps[dict[str, Lease]]:
-    """Give back what was created and is not of these GPUs; the rest."""
-    kept = {names.lease_name(node, gpu) for gpu in ids}
-    yield from give_back(lease for name, lease in created.items() if name not in kept)
-    return {name: lease for name, lease in created.items() if name in kept}
-
-
 def _written(
     job: BindJob, ids: tuple[int, ...], created: Mapping[str, Lease]
 ) -> Steps[BindOutcome]:
@@ -158,9 +148,7 @@ def _written(
         if now is None or now.uid != uid or now.ended or (now.deleting and not now.bound):
             error = GONE
             break
-        if now.bound:
-            has = now.placed if now.spec.node_name == job.node else None
-            yield from _only_of(job.node, has.ids if has is not None else (), created)
+        if now.bound:  # what it has no use for is collected
             return _already(now, job.node, ids)
         if now.number != pod.number:
             error = "its reservation was taken back"
