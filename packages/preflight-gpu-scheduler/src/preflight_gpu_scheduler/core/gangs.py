@@ -237,27 +237,16 @@ def acquire(
 
 def tell(assignments: Sequence[Assignment]) -> protocol.Steps[str]:
     """Write into each member what it has, the first one first, and the others side by side; the
-    leases of all are stored. Where somebody cannot be told, the reservations of all are taken back:
-    why; empty where all know it.
+    leases of all are stored. Why not, or empty where all know it. Where somebody cannot be told
+    nobody is bound, and collection takes all of it back when the time is over.
     """
     plan, first = plan_name(assignments), min(assignments, key=lambda member: member.pod.uid)
-    written: list[Pod] = []
-    unwritten = {member.pod.uid: member.pod for member in assignments}
     for batch in ([first], [member for member in assignments if member is not first]):
         writes = tuple(_share(member, plan, first, len(assignments)) for member in batch)
         answers = yield from protocol.together(writes)
-        changed = ""
         for write, answer in zip(writes, answers, strict=True):
-            now = yield from _confirmed(write, answer)
-            if isinstance(now, Pod):
-                written.append(now)
-            else:
-                changed = changed or f"member {write.pod.name} changed meanwhile"
-            if now:  # it has its answer, or what became of this one is not known
-                del unwritten[write.pod.uid]
-        if changed:
-            yield from _undo(written, unwritten.values())
-            return changed
+            if not (yield from _confirmed(write, answer)):
+                return f"member {write.pod.name} changed meanwhile"
     return ""
 
 
@@ -277,39 +266,21 @@ def _share(member: Assignment, plan: str, first: Assignment, members: int) -> pr
     return protocol.ReservePod(pod=member.pod, reserved=reserved)
 
 
-def _confirmed(write: protocol.ReservePod, answer: protocol.Answer) -> protocol.Steps[Pod | bool]:
-    """The pod with what it has; else whether it may have it without our knowing."""
-    pod, reserved, unknown = write.pod, write.reserved, False
-    for left in reversed(range(_TRIES)):
-        if isinstance(answer, protocol.Stored) and isinstance(answer.object, Pod):
-            return answer.object
-        if not isinstance(answer, protocol.Conflict | protocol.Lost | protocol.Stored):
-            return unknown
-        unknown = unknown or not isinstance(answer, protocol.Conflict)
+def _confirmed(write: protocol.ReservePod, answer: protocol.Answer) -> protocol.Steps[bool]:
+    """Tell whether the pod has what was written; again where it has changed meanwhile."""
+    pod, reserved = write.pod, write.reserved
+    for _ in range(_TRIES):
+        if not isinstance(answer, protocol.Conflict | protocol.Lost):
+            break
         current = yield from protocol.read_pod(pod.key)
-        if not isinstance(current, Pod):
-            return isinstance(current, protocol.Lost)
-        if current.uid != pod.uid or current.number != pod.number or current.ended:
+        if not isinstance(current, Pod) or (current.uid, current.number) != (pod.uid, pod.number):
             return False
-        if current.reserved == reserved:  # first: its answer may have come late, and it be bound
-            return current
-        if current.bound or current.deleting:
-            return current.bound
-        pod = current
-        if left:
-            answer = yield from protocol.only(protocol.ReservePod(pod=pod, reserved=reserved))
-    return unknown
-
-
-def _undo(written: Sequence[Pod], unwritten: Iterable[Pod]) -> protocol.Steps[None]:
-    """Fence all of them, so that collection deletes their leases; where the member has changed
-    meanwhile, collection fences it when the time is over. Nobody is fenced before a first one that
-    knows its share.
-    """
-    for pod in (*written, *unwritten):
-        fenced = not pod.bound and (yield from protocol.raise_number(pod, pod.number))
-        if not fenced and written and pod is written[0]:
-            return
+        if current.reserved == reserved:  # its answer may have come late, and it be bound
+            return True
+        if not current.open:
+            return False
+        answer = yield from protocol.only(protocol.ReservePod(pod=current, reserved=reserved))
+    return isinstance(answer, protocol.Stored)
 
 
 def may_bind(pod: Pod, present: int, begun: bool) -> bool:
