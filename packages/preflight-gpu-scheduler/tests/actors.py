@@ -155,8 +155,7 @@ def arrived(pod: Pod, shown: Iterable[Pod]) -> bool:
 def collector(
     world: World, late: list[Request], lease: Lease, *, back: int = 0, over: bool
 ) -> Actor:
-    siblings = [one for one in world.leases.values() if one.holder == lease.holder]
-    steps = collect(lease, siblings, world.mirror(back), over=over)
+    steps = collect(lease, world.mirror(back), over=over)
     return Actor(steps, late, f"collect {lease.metadata.name}")
 
 

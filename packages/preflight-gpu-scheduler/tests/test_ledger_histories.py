@@ -205,8 +205,7 @@ class Losses(RuleBasedStateMachine):
         assert lease is not None
         found = judge(lease, state.look(lease.pod or ("", "")), over=over)
         if found not in {LeaseState.HELD, LeaseState.LINGERING}:
-            siblings = state.held_by(lease.holder)
-            self._start(collect(lease, siblings, state.look, over=over), self.controller)
+            self._start(collect(lease, state.look, over=over), self.controller)
 
     @rule(where=st.sampled_from(NODES))
     def the_controller_makes_lost_leases_again(self, where: str) -> None:

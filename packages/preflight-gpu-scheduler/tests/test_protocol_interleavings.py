@@ -86,9 +86,8 @@ def collector(gpu: int, *, over: bool, back: int = 0, of: dict[Key, int] | None 
         lease = world.leases.get(lease_name(NODE, gpu))
         if lease is None:
             return None
-        siblings = tuple(one for one in world.leases.values() if one.holder == lease.holder)
         mirror = world.mirror(back, of)
-        return lambda: collect(lease, siblings, mirror, over=over)
+        return lambda: collect(lease, mirror, over=over)
 
     return start
 

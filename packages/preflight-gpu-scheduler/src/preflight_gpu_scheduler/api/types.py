@@ -5,7 +5,6 @@ without a limit of Kubernetes' own has one here.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
@@ -33,8 +32,6 @@ ours: it keeps one too many, and so is refused for what it is."""
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _SPREAD: Final = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
 """Owners whose pods kube-scheduler spreads over nodes and zones where nothing else is said."""
-_MOST_KNOWN: Final = 16_384
-"""Names of leases that are kept as read: each is asked for at every change around its node."""
 _INSUFFICIENT: Final = re.compile(r"\bInsufficient ([\w./-]{0,317}\w)", re.ASCII)
 _MOST_LABELS: Final = 256
 _MOST_RESOURCES: Final = 64
@@ -305,14 +302,6 @@ class Pod(_NamedObject, frozen=True, kw_only=True):
         return bool(self.spec.scheduling_gates)
 
 
-@lru_cache(maxsize=_MOST_KNOWN)
-def _locked(lease: str, node: str) -> tuple[str, int] | None:
-    place = names.split_lease_name(lease)
-    if place is None or not node or names.lease_name(node, place[1]) != lease:
-        return None
-    return node, place[1]
-
-
 class LeaseSpec(_Object, frozen=True, kw_only=True):
     """``lease_duration_seconds``: for how long a holder that is not bound keeps the GPU;
     ``lease_transitions``: the number of its reservation.
@@ -349,7 +338,10 @@ class Lease(_NamedObject, frozen=True, kw_only=True):
     @property
     def gpu(self) -> tuple[str, int] | None:
         """(node, id); None where annotations and name do not agree, as in one made by hand."""
-        return _locked(self.metadata.name, self.annotation(names.NODE_ANNOTATION))
+        node, place = self.annotation(names.NODE_ANNOTATION), names.split_lease_name(self.name)
+        if place is None or not node or names.lease_name(node, place[1]) != self.name:
+            return None
+        return node, place[1]
 
     @property
     def node(self) -> str:

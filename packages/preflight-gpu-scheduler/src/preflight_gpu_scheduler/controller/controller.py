@@ -204,8 +204,7 @@ class Controller:
                 return _HELD_FOR - age + _MARGIN
             self._report_reserved(lease, lasts)
             return max(0.0, lasts - age) + _MARGIN
-        siblings, stranded = seen.held_by(lease.holder), seen.stranded(lease)
-        steps = collect(lease, siblings, seen.look, over=age > lasts, stranded=stranded)
+        steps = collect(lease, seen.look, over=age > lasts, stranded=seen.stranded(lease))
         done = await self._executor.run(steps, _BUDGET)
         about = {"lease": name, "pod": "/".join(lease.pod or ())}
         if done is Done.COLLECTED:

@@ -267,17 +267,11 @@ def read_holder(lease: Lease, look: Look) -> Steps[Holder | None]:
     return None if isinstance(now, Lost) else Holder(now, live=True)
 
 
-def give_back(leases: Iterable[Lease]) -> Steps[tuple[Lease, ...]]:
-    """Delete these, each in exactly this version. The ones about which no answer came."""
-    ordered = tuple(sorted(leases, key=lambda lease: lease.name))
-    if not ordered:
-        return ()
-    answers = yield tuple(DeleteLease(lease=lease) for lease in ordered)
-    return tuple(
-        lease
-        for lease, answer in zip(ordered, answers, strict=True)
-        if not isinstance(answer, Stored | Missing | Conflict)
-    )
+def give_back(leases: Iterable[Lease]) -> Steps[bool]:
+    """Delete these, each in exactly this version; whether it is known of each that this is gone."""
+    ordered = sorted(leases, key=lambda lease: lease.name)
+    answers = yield from together(tuple(DeleteLease(lease=lease) for lease in ordered))
+    return all(isinstance(answer, Stored | Missing | Conflict) for answer in answers)
 
 
 def relocked(
@@ -306,19 +300,14 @@ class Done(Enum):
     AGAIN = "again"
 
 
-def collect(
-    lease: Lease, siblings: Iterable[Lease], look: Look, *, over: bool, stranded: bool = False
-) -> Steps[Done]:
-    """``siblings``: leases of the same holder; those that a raised number makes void go with it.
-    ``stranded``: its GPU is not there, so that nobody who waits will ever be bound with it.
-    """
+def collect(lease: Lease, look: Look, *, over: bool, stranded: bool = False) -> Steps[Done]:
+    """``stranded``: its GPU is not there, so that nobody who waits will ever be bound with it."""
     holder = yield from read_holder(lease, look)
     if holder is None:
         return Done.AGAIN
     state, pod = judge(lease, holder, over=over), holder.pod
     if state in {LeaseState.FREE, LeaseState.VOID}:
-        left = yield from give_back([lease])
-        return Done.AGAIN if left else Done.COLLECTED
+        return Done.COLLECTED if (yield from give_back([lease])) else Done.AGAIN
     if state is not LeaseState.OVER or pod is None:
         return Done.KEPT
     reserved = pod.reserved
@@ -326,12 +315,9 @@ def collect(
         kept = yield from _dissolve(pod, reserved, look)
         if kept is not None and not (stranded and kept is Done.KEPT):
             return kept
-    number = max(pod.number, lease.number)
-    if not (yield from raise_number(pod, number)):
+    if not (yield from raise_number(pod, max(pod.number, lease.number))):
         return Done.AGAIN
-    mine = (its for its in siblings if its.ours and its.holder == pod.uid and its.number <= number)
-    left = yield from give_back({its.name: its for its in (*mine, lease)}.values())
-    return Done.AGAIN if left else Done.RECLAIMED
+    return Done.RECLAIMED if (yield from give_back([lease])) else Done.AGAIN
 
 
 def _dissolve(pod: Pod, reserved: Reserved, look: Look) -> Steps[Done | None]:
