@@ -137,15 +137,6 @@ class Process(NamedTuple):
         return self._run("agent", build, registry)
 
 
-def _trouble(problems: list[KubeError | None]) -> KubeError:
-    """Why the cluster could not be read: that it does not answer is said once."""
-    known = [problem for problem in problems if problem is not None]
-    silent = [problem for problem in known if problem.status == 0]
-    return KubeError(
-        "\n".join(map(str, silent[:1] or known)) or "the cluster could not be read in time"
-    )
-
-
 def read(target: Connection, config: Config, report: Callable[[GpuSnapshot], T]) -> T:
     """Call ``report`` with the cluster as it is now. Raises KubeError."""
     from preflight_gpu_scheduler.controller.cache import GpuCache
@@ -162,7 +153,10 @@ def read(target: Connection, config: Config, report: Callable[[GpuSnapshot], T])
                 answer = report(cache) if cache.synced else None
                 group.cancel_scope.cancel()
             if answer is None:
-                raise _trouble([r.problem for r in cache.reflectors if not r.synced.is_set()])
+                problems = [r.problem for r in cache.reflectors if r.problem is not None]
+                silent = [problem for problem in problems if problem.status == 0]
+                why = "\n".join(map(str, silent[:1] or problems))
+                raise KubeError(why or "the cluster could not be read in time")
             return answer
 
     return anyio.run(once)
