@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Claim, Devices, Spec
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core.admission import AdmissionVerdict, admit, tolerated
+from preflight_gpu_scheduler.core.admission import AdmissionVerdict, admit
 from preflight_testing.apidouble.patches import json_patch
 
 THREE = ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"]
@@ -335,21 +335,3 @@ def test_a_hostile_pod_is_answered_and_never_raises(
     ]
     for shape in shapes:
         assert isinstance(admit(shape, claim(), Config(guard_others=True)), AdmissionVerdict)
-
-
-@pytest.mark.parametrize(
-    ("toleration", "yes"),
-    [
-        ({"key": names.MANAGED_TAINT, "value": "true", "effect": "NoSchedule"}, True),
-        ({"key": names.MANAGED_TAINT, "value": "true"}, True),
-        ({"key": names.MANAGED_TAINT, "operator": "Exists"}, True),
-        ({"operator": "Exists"}, True),
-        ({"key": names.MANAGED_TAINT, "value": "c"}, False),
-        ({"key": "a", "value": "true"}, False),
-        ({"key": names.MANAGED_TAINT, "value": "true", "effect": "NoExecute"}, False),
-        ({"key": {}, "effect": []}, False),
-        ({}, False),
-    ],
-)
-def test_a_toleration_is_read_as_kubernetes_does(toleration: dict[str, Any], yes: bool) -> None:
-    assert tolerated(toleration) is yes

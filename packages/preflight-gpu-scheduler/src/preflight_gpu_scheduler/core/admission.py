@@ -28,11 +28,8 @@ _TOLERATION: Final = {
     "effect": "NoSchedule",
 }
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
-
-
 CUDA: Final = "CUDA_VISIBLE_DEVICES"
 NVIDIA: Final = "NVIDIA_VISIBLE_DEVICES"
-ORDER: Final = "CUDA_DEVICE_ORDER"
 
 
 def _reference(variable: str, annotation: str) -> Entry:
@@ -45,7 +42,7 @@ def _reference(variable: str, annotation: str) -> Entry:
 REFERENCES: Final = (
     _reference(NVIDIA, names.NVIDIA_ANNOTATION),
     _reference(CUDA, names.CUDA_ANNOTATION),
-    {"name": ORDER, "value": "PCI_BUS_ID"},
+    {"name": "CUDA_DEVICE_ORDER", "value": "PCI_BUS_ID"},
 )
 VOID: Final = ({"name": NVIDIA, "value": "void"},)
 
@@ -165,7 +162,7 @@ def _with_claim(
         for part in ("limits", "requests"):
             resources[part] = {**(resources.get(part) or {}), resource: str(claim.count)}
         patch.append(jsonpatch.add("/spec/containers/0/resources", resources))
-    if not any(tolerated(toleration) for toleration in spec.tolerations or ()):
+    if _TOLERATION not in (spec.tolerations or ()):
         tolerations = [*(spec.tolerations or ()), _TOLERATION]
         patch.append(jsonpatch.add("/spec/tolerations", tolerations))
     waits = claim is None or claim.gang is not None
@@ -204,7 +201,7 @@ def _variables(spec: _Spec, entries: Sequence[Entry], *, guard: bool = False) ->
             wanted = with_variables(now, (*(VOID if guard else ()), *entries))
             if guard and _of_plugin(container):
                 wanted.remove(VOID[0])
-            if [_stored(entry) for entry in now] != [_stored(entry) for entry in wanted]:
+            if now != wanted:
                 patch.append(jsonpatch.add(f"/spec/{kind}/{n}/env", wanted))
     return patch
 
@@ -223,14 +220,6 @@ def with_variables(env: Sequence[Entry], entries: Sequence[Entry]) -> list[Entry
     return [*result, *left.values()]
 
 
-def _stored(entry: Entry) -> Entry:
-    """An entry as it is compared: the API server adds the version to a fieldRef that has none."""
-    match entry:
-        case {"valueFrom": {"fieldRef": dict() as field} as source} if not field.get("apiVersion"):
-            return {**entry, "valueFrom": {**source, "fieldRef": {**field, "apiVersion": "v1"}}}
-    return entry
-
-
 def _of_plugin(container: _Container, implicit: Sequence[str] = ()) -> set[str]:
     return {
         key
@@ -239,16 +228,6 @@ def _of_plugin(container: _Container, implicit: Sequence[str] = ()) -> set[str]:
         if (key.startswith(names.PLUGIN_RESOURCES) or key in implicit)
         and str(amount) not in {"0", ""}
     }
-
-
-def tolerated(toleration: Mapping[str, Any]) -> bool:
-    """Tell whether it is for our nodes' taint, as Kubernetes has it."""
-    fields = {name: value for name, value in toleration.items() if isinstance(value, str)}
-    key, operator = fields.get("key", ""), fields.get("operator", "")
-    if fields.get("effect", "") not in {"", "NoSchedule"} or key not in {"", names.MANAGED_TAINT}:
-        return False
-    equal = operator in {"", "Equal"} and fields.get("value") == "true"
-    return operator == "Exists" or bool(key and equal)
 
 
 def claim_of(pod: Mapping[str, Any]) -> str:
