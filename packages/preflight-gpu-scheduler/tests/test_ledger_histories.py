@@ -19,7 +19,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mirrors import Kind, Mirrors
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.gpu_node_status import InventoryStatus, RawStatus
-from preflight_gpu_scheduler.api.node_conditions import Complaints
 from preflight_gpu_scheduler.api.types import Metadata
 from preflight_gpu_scheduler.core.filter_prioritize import own_ids
 from preflight_gpu_scheduler.core.gangs import Assignment, acquire, tell
@@ -78,7 +77,7 @@ class Losses(RuleBasedStateMachine):
         told = status(
             self.statuses[where],
             found,
-            Complaints(),
+            {},
             shown,
             where,
             holders={n: lease.holder for n, lease in leases.items() if lease is not None},

@@ -101,7 +101,6 @@ def test_a_driver_that_is_being_reloaded_is_no_lost_gpu(read: Read) -> None:
 
 AGENT = """
 import json, os, sys
-from preflight_gpu_scheduler.api.node_conditions import Complaints
 from preflight_gpu_scheduler.api.gpu_node_status import InventoryStatus
 from preflight_gpu_scheduler.node.nvml import NvmlFailed, NvmlProcess, reader
 from preflight_gpu_scheduler.node.status import status
@@ -125,7 +124,7 @@ for line in sys.stdin:
         facts, failure = NvmlProcess().facts(), ""
     except NvmlFailed as error:
         facts, failure = None, str(error)
-    known = status(known, facts, Complaints(), (), "a", holders={}, observed="")
+    known = status(known, facts, {}, (), "a", holders={}, observed="")
     devices = [[one.uuid, one.health, one.reason, one.processes, one.island] for one in known.devices]
     print(json.dumps([devices, known.reason, known.total, failure, said]), flush=True)
     said.clear()

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.api.gpu_node_status import Device, InventoryStatus
-from preflight_gpu_scheduler.api.node_conditions import Complaints, complaints
+from preflight_gpu_scheduler.api.gpu_node_status import Device, InventoryStatus, complaints
 from preflight_gpu_scheduler.api.types import Condition, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.node.status import (
@@ -33,7 +32,7 @@ from preflight_testing.matrix.scenario import fatal_subjects
 from shapes import node, pod
 
 NOW = "2026-01-01T00:00:00Z"
-NONE = Complaints()
+NONE: dict[str, str] = {}
 EMPTY = InventoryStatus()
 
 
@@ -56,7 +55,7 @@ def written(
     found: list[Facts] | None,
     previous: InventoryStatus = EMPTY,
     pods: tuple[Pod, ...] = (),
-    said: Complaints = NONE,
+    said: dict[str, str] = NONE,
     leased: dict[int, str] | None = None,
     boot: str = "boot-1",
 ) -> InventoryStatus:
@@ -282,7 +281,7 @@ def test_every_fatal_condition_of_the_matrix_takes_its_gpu_out_or_all_of_the_nod
 
 def test_a_fatal_condition_that_lost_the_name_of_its_gpu_takes_all_of_the_node_out() -> None:
     cut = Condition(type="DcgmDiagnosticMemory", status="True", message="")
-    assert complaints(node(conditions=(cut,)), Config().node_conditions).all
+    assert "" in complaints(node(conditions=(cut,)), Config().node_conditions)
 
 
 def test_a_condition_whose_gpus_were_cut_off_takes_all_of_the_node_out_and_names_no_unknown_one() -> (
@@ -290,13 +289,13 @@ def test_a_condition_whose_gpus_were_cut_off_takes_all_of_the_node_out_and_names
 ):
     message = "ErrorCode:X GPU_UUID:A is... Recommended Action=NONE;ErrorCode:X GPU_UUID:GPU-5c1... Recommended Action=NONE;"
     found = complaints(node(conditions=(Condition(type="K", status="True", message=message),)), ())
-    assert (bool(found.all), list(found.by_uuid)) == (True, ["A"])
+    assert set(found) == {"", "A"}
 
 
 def test_a_condition_that_holds_counts_however_many_stand_before_it_that_do_not() -> None:
     others = tuple(Condition(type=f"Other{n}", status="False") for n in range(100))
     sick = Condition(type="XidError", status="True", message="GPU_UUID:A is sick")
-    assert "A" in complaints(node(conditions=(*others, sick)), ()).by_uuid
+    assert "A" in complaints(node(conditions=(*others, sick)), ())
 
 
 def test_where_the_status_of_before_gives_two_gpus_one_id_each_has_one_of_its_own_again() -> None:
@@ -321,8 +320,7 @@ def test_of_another_machine_with_the_name_no_gpu_of_the_one_before_is_missed_but
 
 def test_people_can_name_a_gpu_on_the_node() -> None:
     said = complaints(node(annotations={names.UNHEALTHY_ANNOTATION: "B, C,"}), ())
-    assert set(said.by_uuid) == {"B", "C"}
-    assert said.about("A") == ""
+    assert set(said) == {"B", "C"}
 
 
 @pytest.mark.parametrize("around", ["{}.", "{})", '"{}"', "{}|x", "{}:", "({})", "{};", "{}"])
@@ -330,13 +328,13 @@ def test_a_gpu_is_named_without_what_stands_around_it_in_a_sentence(around: str)
     uuid = "GPU-8d1f2a-0b"
     message = f"XID 79 GPU_UUID:{around.format(uuid)} is lost"
     found = complaints(node(conditions=(Condition(type="X", status="True", message=message),)), ())
-    assert set(found.by_uuid) == {uuid}
+    assert set(found) == {uuid}
 
 
 @given(st.text(max_size=200))
 def test_whatever_a_condition_says_is_read(message: str) -> None:
     found = complaints(node(conditions=(Condition(type="X", status="True", message=message),)), ())
-    assert all(uuid and not uuid.isspace() for uuid in found.by_uuid)
+    assert not any(uuid.isspace() for uuid in found)
 
 
 def test_who_uses_a_gpu_is_who_was_given_it_here_and_has_not_ended() -> None:

@@ -1,4 +1,6 @@
-"""GpuNodeStatus: the GPUs of one node as its agent, or a person, wrote them."""
+"""GpuNodeStatus: the GPUs of one node as its agent, or a person, wrote them; and what the Node says
+against them: conditions from HealthEvents, the operator's annotation.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from preflight_kube.api.node_health import cut_short, gpus_named, makes_sick
 
 from preflight_gpu_scheduler.api import messages, names
-from preflight_gpu_scheduler.api.types import Metadata
+from preflight_gpu_scheduler.api.types import Metadata, Node
 
 Health = Literal["Healthy", "Unhealthy", "Unknown"]
 MOST_DEVICES: Final = 256
@@ -126,3 +129,21 @@ class RawStatus(msgspec.Struct, frozen=True):
                 )
         devices = () if wrong else tuple(sorted(inventory.devices, key=lambda device: device.id))
         return msgspec.structs.replace(inventory, node=node, devices=devices, problems=tuple(wrong))
+
+
+def complaints(node: Node, node_conditions: Collection[str]) -> dict[str, str]:
+    """Why GPUs of the node are not given, by UUID; by an empty one why none of it is. A condition
+    that holds and whose message names GPUs is about those; one that matches ``node_conditions`` and
+    names none, or was cut short, is about all.
+    """
+    against: dict[str, str] = {}
+    for condition in node.status.conditions or ():
+        why = f"node condition {condition.type}"[:200]
+        named = gpus_named(condition.message)
+        of_node = not named and makes_sick(condition.type, condition.status, node_conditions)
+        for uuid in (*named, *([""] if of_node or cut_short(condition.message) else [])):
+            against.setdefault(uuid, why)
+    for uuid in node.annotation(names.UNHEALTHY_ANNOTATION).split(","):
+        if uuid.strip():
+            against.setdefault(uuid.strip(), f"annotation {names.UNHEALTHY_ANNOTATION}")
+    return against

@@ -20,8 +20,7 @@ from preflight_kube.runtime.events import Regarding
 from preflight_kube.runtime.workqueue import Queue
 
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.api.gpu_node_status import Inventory, shared
-from preflight_gpu_scheduler.api.node_conditions import complaints
+from preflight_gpu_scheduler.api.gpu_node_status import Inventory, complaints, shared
 from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.controller.apply import Executor, pod_patch, pod_path
@@ -380,8 +379,8 @@ class Controller:
     def _report_unknown(self, node: Node, inventory: Inventory) -> None:
         """Whoever names a GPU that the node does not have takes none out, and does not know."""
         listed = set(inventory.uuids.values()) - {""}
-        named = complaints(node, self._config.node_conditions).by_uuid if listed else {}
-        unknown = sorted(named.keys() - listed)
+        named = complaints(node, self._config.node_conditions) if listed else {}
+        unknown = sorted(named.keys() - listed - {""})
         if unknown:
             which = "; ".join(f"{named[uuid]} names {uuid:.64}" for uuid in unknown[:4])
             self._event(node, "UnknownGpu", f"{which}, which is no GPU of this node")

@@ -13,8 +13,7 @@ from preflight_kube.logs import get_logger
 from preflight_kube.runtime.reflector import Change, Reflector
 
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.api.gpu_node_status import InventoryStatus
-from preflight_gpu_scheduler.api.node_conditions import complaints
+from preflight_gpu_scheduler.api.gpu_node_status import InventoryStatus, complaints
 from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.metrics import AgentMetrics

@@ -18,7 +18,6 @@ from preflight_gpu_scheduler.api.gpu_node_status import (
     InventoryStatus,
 )
 from preflight_gpu_scheduler.api.names import MOST_ID, PLUGIN_RESOURCES
-from preflight_gpu_scheduler.api.node_conditions import Complaints
 from preflight_gpu_scheduler.api.types import Node, Pod
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
@@ -116,7 +115,7 @@ def ids(known: Mapping[str, int], uuids: Sequence[str]) -> dict[str, int]:
 def status(
     previous: InventoryStatus,
     facts: Sequence[Facts] | None,
-    complaints: Complaints,
+    complaints: Mapping[str, str],
     pods: Iterable[Pod],
     node: str,
     *,
@@ -177,7 +176,7 @@ def status(
         )
         xids = sorted({*sampled.xids, *(() if forgiven else before.xids)})[:MOST_XIDS]
         gpu = msgspec.structs.replace(sampled, xids=tuple(xids))
-        state, why = health(gpu, complaints.about(gpu.uuid))
+        state, why = health(gpu, complaints.get(gpu.uuid) or complaints.get("", ""))
         device = Device(
             id=number,
             uuid=gpu.uuid,
