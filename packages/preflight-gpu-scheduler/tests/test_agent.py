@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -43,7 +44,7 @@ def test_each_change_of_what_nvml_does_is_one_line_and_the_metric_follows(
         async with Client(
             Connection("http://127.0.0.1:9", ssl.create_default_context()), agent="test"
         ) as client:
-            agent = Agent(client, Config(), "a", driver, AgentMetrics(registry))
+            agent = Agent(client, Config(), "a", cast(Any, driver), AgentMetrics(registry))
             for up in (0.0, 0.0, 1.0, 1.0, 0.0):
                 facts = await agent._facts()
                 assert registry.get_sample_value("gpu_agent_nvml_up") == up

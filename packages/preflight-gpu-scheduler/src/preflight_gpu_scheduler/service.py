@@ -128,10 +128,11 @@ class Process(NamedTuple):
 
         nvml.start(_log.warning, lasting=True)  # before there are threads
         registry = CollectorRegistry()
+        metrics = AgentMetrics(registry)
 
         async def build(client: Client) -> Parts:
-            metrics = AgentMetrics(registry)
             acting = Agent(client, self.config, node, NvmlProcess(), metrics, boot=boot)
+            await acting.remember()
             return Parts(reflectors=acting.reflectors, tasks={"agent": acting.run})
 
         return self._run("agent", build, registry)

@@ -42,10 +42,6 @@ class GangStart(msgspec.Struct, frozen=True, kw_only=True):
     start: Annotated[str, msgspec.Meta(max_length=64)] = ""
     need: Annotated[int, msgspec.Meta(ge=1)] = 1
 
-    def same(self, other: GangStart | None) -> bool:
-        """Tell whether they start together."""
-        return other is not None and (self.start, self.need) == (other.start, other.need)
-
 
 class Reserved(GangStart, frozen=True, kw_only=True):
     """The share of a plan that one member of a gang has. ``number`` is that of its leases; ``plan``

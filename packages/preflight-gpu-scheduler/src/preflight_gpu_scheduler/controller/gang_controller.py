@@ -77,7 +77,7 @@ class GangController:
 
     async def _start(self, gang: Gang, start: GangStart) -> None:
         """Those that may start together know it, and are not gated any more."""
-        pods = [member.pod for member in gang.open if not start.same(member.pod.start)]
+        pods = [member.pod for member in gang.open if start != member.pod.start]
         writes = tuple(ReservePod(pod=pod, reserved=start) for pod in pods)
         answers = await self._executor.run(together(writes), _BUDGET)
         for pod, answer in zip(pods, answers, strict=True):
@@ -105,7 +105,7 @@ class GangController:
     def _assigned(self, member: Member, start: GangStart) -> Assignment | None:
         pod = member.pod
         own = list(own_ids(self._seen.held_by(pod.uid), pod).items())
-        if len(own) != 1 or len(own[0][1]) != member.claim.count or not start.same(pod.start):
+        if len(own) != 1 or len(own[0][1]) != member.claim.count or start != pod.start:
             return None
         return Assignment(pod=pod, node=own[0][0], ids=own[0][1])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import msgspec
@@ -18,7 +18,7 @@ from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.metrics import AgentMetrics
 from preflight_gpu_scheduler.node import status as node_status
-from preflight_gpu_scheduler.node.nvml import NvmlFailed
+from preflight_gpu_scheduler.node.nvml import NvmlFailed, NvmlProcess
 from preflight_gpu_scheduler.node.status import Facts
 
 T = TypeVar("T")
@@ -28,13 +28,6 @@ LOOK: Final = 5.0
 """Seconds between two looks at NVML: a sick GPU is reported within them."""
 SETTLE: Final = 0.2
 """Seconds from a change to the look, as changes come together."""
-
-
-class _Driver(Protocol):
-    """The reader of the GPUs; blocks. Raises :class:`~.nvml.NvmlFailed`."""
-
-    def facts(self) -> list[Facts]: ...
-    def kept(self) -> None: ...
 
 
 class _SliceSpec(msgspec.Struct, frozen=True):
@@ -56,14 +49,14 @@ class Agent:
         client: Client,
         config: Config,
         node: str,
-        driver: _Driver,
+        driver: NvmlProcess,
         metrics: AgentMetrics,
         *,
         boot: str = "",
-        look: float = LOOK,
     ) -> None:
         self._client, self._config, self._metrics = client, config, metrics
-        self._node, self._driver, self._boot, self._look = node, driver, boot, look
+        self._node, self._driver, self._boot = node, driver, boot
+        self._known = InventoryStatus()
         self._path = f"{names.STATUSES}/{node}"
         self._woken = anyio.Event()
         self._holders: dict[int, str] = {}
@@ -79,11 +72,19 @@ class Agent:
         self._slices = mirror(slices, _Slice, "spec.nodeName")
         self.reflectors: tuple[Reflector[Any], ...] = (self._pods, self._nodes, self._slices)
 
+    async def remember(self) -> None:
+        """Read the last status, which says which id each UUID has. Raises KubeError."""
+        written = await self._client.get_or_none(self._path, dict[str, Any])
+        try:
+            self._known = msgspec.convert((written or {}).get("status") or {}, InventoryStatus)
+        except msgspec.ValidationError as error:
+            log.warning("previous status not valid, and begun anew", error=str(error))
+
     async def run(self) -> None:
         """Look at NVML, the node and its pods, and write what changed, until cancelled."""
         for mirror in self.reflectors:
             await mirror.synced.wait()
-        known, beat = await self._previous(), float("-inf")
+        known, beat = self._known, float("-inf")
         while True:
             self._woken = anyio.Event()
             facts = await self._facts()
@@ -97,7 +98,7 @@ class Agent:
                 if facts is not None and not node_status.changed(known, status):
                     self._driver.kept()
             left = max(0.0, beat + heartbeat - self._client.clock())
-            with anyio.move_on_after(min(self._look, left) if left else self._look):
+            with anyio.move_on_after(min(LOOK, left) if left else LOOK):
                 await self._woken.wait()
                 await anyio.sleep(SETTLE)
 
@@ -153,21 +154,6 @@ class Agent:
             self._holders.pop(gpu, None)
             if lease is not None and lease.ours and lease.gpu == (self._node, gpu):
                 self._holders[gpu] = lease.holder
-
-    async def _previous(self) -> InventoryStatus:
-        """The status that was written last: it says which id each UUID has."""
-        while True:
-            try:
-                written = await self._client.get_or_none(self._path, dict[str, Any])
-                break
-            except KubeError as error:
-                log.warning("previous status unreadable", error=str(error))
-                await anyio.sleep(1.0)
-        try:
-            return msgspec.convert((written or {}).get("status") or {}, InventoryStatus)
-        except msgspec.ValidationError as error:
-            log.warning("previous status not valid, and begun anew", error=str(error))
-            return InventoryStatus()
 
     async def _publish(self, status: InventoryStatus) -> bool:
         """Tell whether it was stored."""
