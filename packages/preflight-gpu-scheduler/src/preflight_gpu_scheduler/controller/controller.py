@@ -46,6 +46,7 @@ _STATUS_REST: Final = 1.0
 _AGAIN: Final = 1.0
 _MARGIN: Final = 0.05
 _BUDGET: Final = 30.0
+_ROUND: Final[Key] = ("", "all")  # gangs are looked at together
 _WAKE_REST: Final = 0.2
 _WAKE_AGAIN: Final = 2.0
 """Seconds from a nudge to the next; each takes twice as long as the one before, up to ``sweep``."""
@@ -63,7 +64,7 @@ class Controller:
         self._gangs = GangController(seen, metrics, self._executor, self._event)
         self._since = FirstSeen()
         self._leases, self._pods, self._nodes = Queue("lease"), Queue("pod"), Queue("node")
-        self._claims = Queue("claim", rest=self._status_rest)
+        self._claims, self._rounds = Queue("claim", rest=self._status_rest), Queue("gang")
         self._wakes = anyio.Event()
         self._free: dict[str, int] = {}
         self._phases: dict[Key, tuple[str, dict[str, Any]]] = {}  # each claim's uid, and status
@@ -83,19 +84,20 @@ class Controller:
                 self._changed("claim", (namespace, name))
             for node in seen.nodes.store.keys() | seen.inventories.keys():
                 self._changed("node", ("", node))
-            self._gangs.wake()
+            self._rounds.add(_ROUND)
             work = (
                 ("lease", self._leases, self._reconcile_lease, 4),
                 ("pod", self._pods, self._reconcile_pod, 4),
                 ("claim", self._claims, self._reconcile_claim, 2),
                 ("node", self._nodes, self._reconcile_node, 2),
+                ("gang", self._rounds, self._gangs.reconcile, 1),
             )
             counts = self._metrics.runtime
             async with anyio.create_task_group() as group:
                 for name, queue, do, workers in work:
                     reconciler = Reconciler(name, queue, do, workers=workers, metrics=counts)
                     group.start_soon(reconciler.run)
-                for run in (self._events.run, self._sweep, self._wake_rejected, self._gangs.run):
+                for run in (self._events.run, self._sweep, self._wake_rejected):
                     group.start_soon(run)
         finally:
             seen.listeners.remove(self._changed)
@@ -146,7 +148,7 @@ class Controller:
         else:
             self._lease_changed(key[1])
         if kind == "claim" or (kind != "node" and seen.claims.count("ganged", "")):
-            self._gangs.wake()
+            self._rounds.add(_ROUND)
 
     def _lease_changed(self, name: str) -> None:
         seen, lease = self._seen, self._seen.lease(name)

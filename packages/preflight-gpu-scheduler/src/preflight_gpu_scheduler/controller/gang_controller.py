@@ -15,6 +15,7 @@ from preflight_gpu_scheduler.core import gangs
 from preflight_gpu_scheduler.core.filter_prioritize import own_ids
 from preflight_gpu_scheduler.core.gangs import Assignment, Gang, Member
 from preflight_gpu_scheduler.core.protocol import Lost, Refused, ReservePod, together
+from preflight_gpu_scheduler.core.snapshot import Key
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 
 log = get_logger(__name__)
@@ -37,20 +38,12 @@ class GangController:
     ) -> None:
         self._seen, self._metrics, self._executor, self._event = seen, metrics, executor, event
         self._whole: dict[tuple[str, str, str], float] = {}  # since when, of those that wait
-        self._woken = anyio.Event()
 
-    def wake(self) -> None:
-        """Have a round soon: something changed that gangs may have waited for."""
-        self._woken.set()
-
-    async def run(self) -> None:
-        """A round at each change, and every few seconds, until cancelled."""
-        while True:
-            with anyio.move_on_after(_ROUND):
-                await self._woken.wait()
-                await anyio.sleep(_GATHERED)
-            self._woken = anyio.Event()
-            await self._round()
+    async def reconcile(self, _: Key) -> float:
+        """Do a round once members that come together have come; the seconds until the next."""
+        await anyio.sleep(_GATHERED)
+        await self._round()
+        return _ROUND
 
     async def _round(self) -> None:
         seen, claims = self._seen, self._seen.gang_claims()
