@@ -325,7 +325,7 @@ class Controller:
         if claim is None:
             self._phases.pop(key, None)
             return None
-        possible = not seen.nodes.store or desired.could_ever(claim, seen.well())
+        possible = not seen.nodes.store or desired.could_ever(claim, seen.views().values())
         wanted = desired.status(claim, seen.pods_of(key), seen.held_by, possible=possible)
         if self._phases.get(key) == (claim.uid, wanted):
             return None

@@ -90,10 +90,10 @@ MOST_SHOWN: Final = 100
 
 
 def could_ever(claim: Claim, nodes: Iterable[NodeView]) -> bool:
-    """Tell whether some node could meet the claim with all its usable GPUs free."""
+    """Tell whether some node could meet the claim with all its GPUs free, and none sick."""
     wanted = claim.spec.selector.match_labels
-    fit = (node for node in nodes if not node.other(wanted))
-    kinds = {id(node.slots): node.slots for node in fit}.values()
+    fit = (node.well or node.slots for node in nodes if not node.other(wanted))
+    kinds = {id(slots): slots for slots in fit}.values()
     return any(not choose(slots, (1 << len(slots)) - 1, claim.want).why for slots in kinds)
 
 

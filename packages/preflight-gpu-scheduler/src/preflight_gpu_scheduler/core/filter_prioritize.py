@@ -124,10 +124,12 @@ def read_call(body: bytes, type_: type[T], size: int = 0) -> T | str:
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """One node as a pod without leases finds it. ``free``: mask over ``slots``. ``blocked``: why
-    no pod gets a GPU here, whatever is free."""
+    """One node as a pod without leases finds it. ``free``: mask over ``slots``. ``well``: these as
+    they are when no GPU is sick, where some is. ``blocked``: why no pod gets a GPU here, whatever
+    is free."""
 
     slots: Topology = ()
+    well: Topology = ()
     free: int = 0
     labels: Mapping[str, str] = {}
     blocked: str = ""
@@ -218,7 +220,11 @@ def view(
     slots = gpu_selection.topology(inventory.devices)
     taken = {device.id for device in inventory.devices if user_of(device, over)}.union(busy)
     free = gpu_selection.mask_of(slots, (slot.id for slot in slots if slot.id not in taken))
-    return NodeView(slots=slots, free=free, labels=node.metadata.labels or {}, blocked=why)
+    sick = any(device.health != "Healthy" for device in inventory.devices)
+    healed = (msgspec.structs.replace(device, health="Healthy") for device in inventory.devices)
+    well = gpu_selection.topology(healed) if sick else ()
+    labels = node.metadata.labels or {}
+    return NodeView(slots=slots, free=free, well=well, labels=labels, blocked=why)
 
 
 _Kind = tuple[str, int, int, int, tuple[int, ...], int]

@@ -4,7 +4,7 @@ what it holds in memory for binds under way. It is of one event loop, and nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -60,7 +60,6 @@ class GpuSnapshot:
         self.pods, self.nodes, self.claims, self.statuses, self.leases = stores
         self.listeners: list[Callable[[str, Key], None]] = []
         self._views: dict[str, NodeView] = {}
-        self._well: list[NodeView] = []
         self._dirty: set[str] = set()
         patience = config.seconds("stale_after")
         self._ledger = Ledger(clock, self.inventory, patience, self._dirty.add)
@@ -221,16 +220,6 @@ class GpuSnapshot:
         self._refresh()
         return self._views
 
-    def well(self) -> Collection[NodeView]:
-        """Every node as it is when none of its GPUs is sick."""
-        if not self._well:
-            for name, node in self.nodes.store.items():
-                inventory = self.inventory(name) or Inventory()
-                devices = (replace(device, health="Healthy") for device in inventory.devices)
-                whole = replace(inventory, devices=tuple(devices))
-                self._well.append(view(node, whole, (), self._config))
-        return self._well
-
     def stale(self) -> int:
         """How many nodes have a status that is too old."""
         self._refresh()
@@ -294,7 +283,6 @@ class GpuSnapshot:
 
     def _node_touched(self, name: str) -> None:
         self._dirty.add(name)
-        self._well.clear()
         self._notify("node", ("", name))
 
     def _lease_changed(self, lease: Lease, *_: object) -> None:
