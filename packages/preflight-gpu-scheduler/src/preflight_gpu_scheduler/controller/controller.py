@@ -417,18 +417,17 @@ class Controller:
             seen = self._seen
             views = seen.views().items()
             free = {name: view.free.bit_count() for name, view in views if not view.blocked}
-            before = self._free if changed else {}
-            more = {name: count for name, count in free.items() if count > before.get(name, 0)}
-            self._free = free
+            before, self._free = self._free if changed else {}, free
+            more = max((n for name, n in free.items() if n > before.get(name, 0)), default=0)
             waiting = [
                 (pod, claim)
                 for key in (self._unplaced if more else ())
                 if (pod := seen.pod(key)) is not None
                 and (claim := seen.claim_of(pod)) is not None
-                and not (pod.bound or seen.miscount(pod) or seen.held_by(pod.uid))
+                and not (seen.miscount(pod) or seen.held_by(pod.uid))
             ]
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
-            for pod in desired.wake_unschedulable(waiting, more, again=not changed):
+            for pod in desired.wake_unschedulable(waiting, more):
                 try:
                     await self._patch(pod, {names.NUDGED_ANNOTATION: now})
                 except KubeError as error:
