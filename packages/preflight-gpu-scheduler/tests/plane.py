@@ -372,7 +372,8 @@ class Plane:
                 async with anyio.create_task_group() as group:
                     for one in state.reflectors:
                         group.start_soon(one.run)
-                    await state.wait_synced()
+                    for one in state.reflectors:
+                        await one.wait_synced()
                     group.start_soon(acting.lead)
                     ready.set()
 
@@ -552,7 +553,8 @@ class Extending:
                     async with anyio.create_task_group() as group:
                         for one in state.reflectors:
                             group.start_soon(one.run)
-                        await state.wait_synced()
+                        for one in state.reflectors:
+                            await one.wait_synced()
                         group.start_soon(server.run)
         finally:
             self._ended.set()

@@ -204,7 +204,7 @@ def test_a_gpu_that_a_node_condition_names_is_nobodys_until_the_condition_clears
 
             def usable() -> list[int]:
                 assert extender.state is not None
-                found = extender.state.inventories["a"].devices
+                found = extender.state.statuses.store["a"].devices
                 return [one.id for one in found if one.usable]
 
             message = f"fatal GPU_UUID:{UUIDS[1]} ;"

@@ -70,14 +70,12 @@ class GpuCache(GpuSnapshot):
             RawStatus,
             decode=RawStatus.read,
             on_change=noted(self._status_changed),
-            on_unreadable=lambda unread, _: self._node_touched(unread.metadata.name),
         )
         leases = cache(
             names.leases(config.lock_namespace),
             Lease,
             key=uid,
             on_change=noted(self._lease_changed),
-            on_unreadable=lambda unread, _: self._lease_unreadable(unread.metadata.name),
             indexes=_LEASE_INDEXES,
         )
         self._groups = tuple(
@@ -85,14 +83,9 @@ class GpuCache(GpuSnapshot):
             for kind, type_ in (_GROUPS if gangs else ())
             for version in kind.versions
         )
-        caches = self._mirrors = (pods, nodes, claims, statuses, leases)
+        caches = (pods, nodes, claims, statuses, leases)
         self.reflectors: tuple[Reflector[Any], ...] = (*caches, *self._groups)
         super().__init__(client.clock, config, caches)
-
-    async def wait_synced(self) -> None:
-        """Until :attr:`synced`."""
-        for cache in self._mirrors:
-            await cache.wait_synced()
 
     def groups(self) -> dict[Key, int]:
         """The least number of members that each PodGroup asks for."""

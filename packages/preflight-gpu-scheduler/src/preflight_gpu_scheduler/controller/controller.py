@@ -72,9 +72,8 @@ class Controller:
         self._unknown: dict[str, int] = {}  # GPUs that are named and no node's, by node
 
     async def lead(self) -> None:
-        """Until cancelled. Begins with everything that there is."""
+        """Until cancelled. Begins with everything that there is, once that has been read."""
         seen = self._seen
-        await seen.wait_synced()
         seen.listeners.append(self._changed)
         try:
             for pod in list(seen.pods.store.values()):
@@ -82,7 +81,7 @@ class Controller:
             for claim in list(seen.claims.store):
                 namespace, _, name = claim.partition("/")
                 self._changed("claim", (namespace, name))
-            for node in seen.nodes.store.keys() | seen.inventories.keys():
+            for node in seen.nodes.store.keys() | seen.statuses.store.keys():
                 self._changed("node", ("", node))
             self._rounds.add(_ROUND)
             work = (

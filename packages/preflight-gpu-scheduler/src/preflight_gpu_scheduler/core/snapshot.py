@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory
-from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
+from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import desired
 from preflight_gpu_scheduler.core.filter_prioritize import NodeView, busy_ids, known, view
@@ -31,8 +31,6 @@ class _ObjectStore(Protocol[T]):
     def synced(self) -> Any: ...
     @property
     def store(self) -> Mapping[str, T]: ...
-    @property
-    def unreadable(self) -> Mapping[str, Any]: ...
     def get(self, key: str) -> T | None: ...
     def by_index(self, name: str, value: str) -> list[T]: ...
     def count(self, name: str, value: str) -> int: ...
@@ -102,8 +100,7 @@ class GpuSnapshot:
         """Why no node gives the pod a GPU, whatever is free there; empty where one may."""
         if self.claim_of(pod) is not None:
             return messages.COUNT_DIFFERS if self.miscount(pod) else ""
-        key = f"{pod.namespace}/{pod.claim}"
-        invalid = key in self.claims.unreadable or self.claims.get(key) is not None
+        invalid = self.claims.get(f"{pod.namespace}/{pod.claim}") is not None
         return messages.CLAIM_NOT_VALID if invalid else messages.CLAIM_NOT_FOUND
 
     def miscount(self, pod: Pod) -> str:
@@ -125,15 +122,9 @@ class GpuSnapshot:
         return self.pods.by_index("claim", "/".join(claim))
 
     def lease(self, name: str) -> Lease | None:
-        """The newest that is known; one that cannot be read is somebody else's."""
-        split = names.split_lease_name(name)
-        return self._named(split[0]).get(name) if split is not None else None
-
-    def _named(self, part: str) -> dict[str, Lease]:
-        """By name, the leases in which a node stands so."""
-        unread = (lease.metadata.name for lease in self.leases.unreadable.values())
-        leases = {name: Lease(metadata=Metadata(name=name)) for name in unread}
-        return leases | {lease.name: lease for lease in self.leases.by_index("node", part)}
+        """The newest that is known."""
+        part = (names.split_lease_name(name) or ("",))[0]
+        return {lease.name: lease for lease in self.leases.by_index("node", part)}.get(name)
 
     def holder(self, lease: Lease) -> Pod | None:
         """The very pod that holds the lease, where a mirror shows it."""
@@ -157,10 +148,9 @@ class GpuSnapshot:
 
     def leases_on(self, node: str) -> Iterator[tuple[int, Lease]]:
         """(id, lease) of each GPU of ``node`` that has one, listed in its status or not."""
-        part = names.lease_part(node)
-        for name, lease in sorted(self._named(part).items()):
-            gpu = names.split_lease_name(name)
-            if gpu is not None and gpu[0] == part:
+        leases = self.leases.by_index("node", names.lease_part(node))
+        for lease in sorted(leases, key=lambda lease: lease.name):
+            if (gpu := names.split_lease_name(lease.name)) is not None:
                 yield gpu[1], lease
 
     def unlocked(self, node: str) -> Iterator[tuple[Pod, int, Lease | None]]:
@@ -181,7 +171,7 @@ class GpuSnapshot:
     def device_states(self) -> dict[str, dict[str, int]]:
         """By node, how many GPUs are leased, free, and neither: sick, unknown or cut up."""
         states = {}
-        for name, inventory in self.inventories.items():
+        for name, inventory in self.statuses.store.items():
             leased = {gpu for gpu, _ in self.leases_on(name)} | self.others(name)
             leased &= {device.id for device in inventory.devices}
             free = sum(device.usable and device.id not in leased for device in inventory.devices)
@@ -190,20 +180,9 @@ class GpuSnapshot:
         return states
 
     def inventory(self, node: str) -> Inventory | None:
-        """The contents of the node's status; of one that cannot be read nothing is believed."""
-        if (unread := self.statuses.unreadable.get(node)) is not None:
-            return Inventory(node=node, problems=(f"cannot be read: {unread.why}",))
+        """The contents of the node's status."""
         status = self.statuses.get(node)
         return known(status, node, self._config) if node in self.nodes.store else status
-
-    @property
-    def inventories(self) -> Mapping[str, Inventory]:
-        """The contents of every status, by its node."""
-        every = (
-            (name, self.inventory(name))
-            for name in (*self.statuses.store, *self.statuses.unreadable)
-        )
-        return {name: inventory for name, inventory in every if inventory is not None}
 
     def uuids(self, node: str) -> Mapping[int, str]:
         """By id; empty where nothing is known of ``node``."""
@@ -288,9 +267,6 @@ class GpuSnapshot:
     def _lease_changed(self, lease: Lease, *_: object) -> None:
         self._dirty.add(lease.node)
         self._notify("lease", ("", lease.name))
-
-    def _lease_unreadable(self, name: str) -> None:
-        self._dirty.add(Lease(metadata=Metadata(name=name)).node)
 
     # --- views
 

@@ -36,8 +36,8 @@ class Files(msgspec.Struct, kw_only=True):
 
     def beside(self, seen: GpuSnapshot) -> Files:
         """The pod and its claim, beside what a cluster has."""
-        nodes, statuses, views = dict(seen.nodes.store), seen.inventories, dict(seen.views())
-        return msgspec.structs.replace(self, nodes=nodes, statuses=statuses, views=views)
+        nodes, statuses = dict(seen.nodes.store), dict(seen.statuses.store)
+        return msgspec.structs.replace(self, nodes=nodes, statuses=statuses, views=seen.views())
 
 
 class NodeSays(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

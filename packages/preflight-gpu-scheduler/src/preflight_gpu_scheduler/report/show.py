@@ -19,7 +19,7 @@ def table(seen: GpuSnapshot, now: datetime) -> str:
     """
     rows = []
     over = {pod.uid for pod in seen.pods.store.values() if pod.ended}
-    for node, inventory in sorted(seen.inventories.items()):
+    for node, inventory in sorted(seen.statuses.store.items()):
         if inventory.problems:
             rows.append((node, f"not valid: {' '.join(inventory.problems)}"))
             continue

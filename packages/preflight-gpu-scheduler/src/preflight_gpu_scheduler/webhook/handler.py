@@ -68,8 +68,6 @@ class Webhook:
         return Response(patch=verdict.patch, warnings=verdict.warnings)
 
     async def _claim(self, namespace: str, name: str) -> Claim | list[str] | None:
-        if (unread := self.claims.unreadable.get(f"{namespace}/{name}")) is not None:
-            return [f"it cannot be read: {unread.why}"]
         if (claim := self.claims.get(f"{namespace}/{name}")) is not None:
             return claim
         path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/gpuclaims/{name}"
