@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
@@ -113,48 +112,42 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return (self.namespace, self.spec.gang_ref) if self.spec.gang_ref else None
 
 
-_UNCHANGED: Final = ValidationRule(
-    ("spec",), "self == oldSelf", "spec: cannot be changed; make another GpuClaim."
-)
-_BROKEN: Final[tuple[tuple[Callable[[Spec], bool], str, str], ...]] = (
+_RULES: Final = (
     (
-        lambda spec: bool(spec.devices.prefer_ids) and spec.devices.policy != "preferIds",
         "!has(self.devices) || !has(self.devices.preferIds) || size(self.devices.preferIds) == 0 || "
         "(has(self.devices.policy) && self.devices.policy == 'preferIds')",
         "spec.devices.preferIds: is read with policy preferIds only; set that policy, or leave it out.",
     ),
     (
-        lambda spec: not spec.devices.prefer_ids and spec.devices.policy == "preferIds",
         "!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'preferIds' || "
         "(has(self.devices.preferIds) && size(self.devices.preferIds) > 0)",
         "spec.devices.preferIds: is empty with policy preferIds; name the ids, or use policy contiguous.",
     ),
     (
-        lambda spec: len(set(spec.devices.prefer_ids)) != len(spec.devices.prefer_ids),
         "!has(self.devices) || !has(self.devices.preferIds) || "
         "self.devices.preferIds.all(x, self.devices.preferIds.exists_one(y, x == y))",
         "spec.devices.preferIds: has an id twice; name each once.",
     ),
     (
-        lambda spec: spec.devices.policy == "spread" and spec.topology.mode != "Preferred",
         "!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'spread' || !has(self.topology) || "
         "!has(self.topology.mode) || self.topology.mode == 'Preferred'",
         "spec.topology.mode: must be Preferred with policy spread, which decides about islands itself; leave it out.",
     ),
     (
-        lambda spec: spec.topology.min_bandwidth_gbps > 0 and spec.topology.mode != "Required",
         "!has(self.topology) || !has(self.topology.minBandwidthGBps) || self.topology.minBandwidthGBps == 0.0 || "
         "(has(self.topology.mode) && self.topology.mode == 'Required')",
         "spec.topology.minBandwidthGBps: is read with mode Required only; set that mode, or leave it out.",
     ),
     (
-        lambda spec: any(len(key) > MOST_KEY for key in spec.selector.match_labels),
         f"!has(self.selector) || !has(self.selector.matchLabels) || self.selector.matchLabels.all(k, size(k) <= {MOST_KEY})",
         f"spec.selector.matchLabels: has a key of more than {MOST_KEY} characters, as no label has; shorten it.",
     ),
 )
-"""What a schema cannot say: whether it is broken, as CEL whether it holds, and the sentence."""
-RULES: Final = (_UNCHANGED, *(ValidationRule(("spec",), cel, why) for _, cel, why in _BROKEN))
+"""What a schema cannot say, of one spec: as CEL, and the sentence."""
+RULES: Final = (
+    ValidationRule(("spec",), "self == oldSelf", "spec: cannot be changed; make another GpuClaim."),
+    *(ValidationRule(("spec",), cel, why) for cel, why in _RULES),
+)
 
 
 class RawClaim(msgspec.Struct, frozen=True):
@@ -168,8 +161,7 @@ class RawClaim(msgspec.Struct, frozen=True):
         about = self.metadata
         with suppress(msgspec.ValidationError, RecursionError):
             spec = msgspec.convert(self.spec, Spec)
-            claim = Claim(namespace=about.namespace, name=about.name, uid=about.uid, spec=spec)
-            return [why for broken, _, why in _BROKEN if broken(spec)] or claim
+            return Claim(namespace=about.namespace, name=about.name, uid=about.uid, spec=spec)
         # Loads jsonschema: memory that good claims do not cost.
         from preflight_kube.files import schema
 
