@@ -5,26 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from preflight_kube.api.rights import (
-    OWN_NODE,
-    Account,
-    Chart,
-    Constraint,
-    Right,
-    certificate_account,
-    leader,
-    speaker,
-)
+from preflight_kube.api import rights as kit
 
 from preflight_gpu_scheduler.api import names
 
-_ours = partial(Right, group=names.GROUP)
+_ours = partial(kit.Right, group=names.GROUP)
 _CLAIMS: Final = _ours(resource="gpuclaims", verbs="list watch")
 _STATUSES: Final = _ours(resource="gpunodestatuses", verbs="list watch")
-_NODES: Final = Right(resource="nodes", verbs="list watch")
+_NODES: Final = kit.Right(resource="nodes", verbs="list watch")
 _DRA: Final = "resource.k8s.io"
 _NAMED: Final = "o.?spec.?nodeName.orValue('') == o.metadata.name"
-_LOCKS: Final = Right(
+_LOCKS: Final = kit.Right(
     resource="leases",
     group="coordination.k8s.io",
     verbs="get list watch create patch delete",
@@ -36,8 +27,8 @@ _LOCKS: Final = Right(
         f"metadata.annotations[{names.PREFIX}*]",
     ),
 )
-_OWN: Final = Constraint(
-    f"o.metadata.name in {OWN_NODE}", "its name is that of the token's own node"
+_OWN: Final = kit.Constraint(
+    f"o.metadata.name in {kit.OWN_NODE}", "its name is that of the token's own node"
 )
 
 
@@ -56,60 +47,60 @@ _BINDING: Final = (
 _TOLD: Final = (names.RESERVED_ANNOTATION, names.RECLAIMED_ANNOTATION, names.NUDGED_ANNOTATION)
 _POD: Final = (*_annotations(*_TOLD), f"spec.schedulingGates[-{names.GATE}]")
 _GROUPS: Final = ("scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh")
-RIGHTS: Final = Chart(
+RIGHTS: Final = kit.Chart(
     name="preflight-gpu-scheduler",
     accounts=(
-        Account(
+        kit.Account(
             component="scheduler",
             rights=(
                 _CLAIMS,
                 _STATUSES,
                 _NODES,
-                Right(resource="pods", verbs="get list watch"),
-                Right(
+                kit.Right(resource="pods", verbs="get list watch"),
+                kit.Right(
                     resource="pods/binding",
                     verbs="create",
                     fields=_BINDING,
                     policy="scheduler-bindings",
                 ),
                 _LOCKS,
-                leader("gpu-scheduler-kube"),
+                kit.leader("gpu-scheduler-kube"),
             ),
         ),
-        Account(
+        kit.Account(
             component="controller",
             rights=(
                 _CLAIMS,
                 # A node's status goes when the node has gone.
                 _ours(resource="gpunodestatuses", verbs="list watch delete"),
                 _NODES,
-                Right(resource="pods", verbs="get list watch patch", fields=_POD),
-                Right(
+                kit.Right(resource="pods", verbs="get list watch patch", fields=_POD),
+                kit.Right(
                     resource="nodes/status",
                     verbs="patch",
                     fields=("status.capacity[{count}]",),
                     when="count",
                 ),
                 _ours(resource="gpuclaims/status", verbs="patch", fields=("status",)),
-                speaker("gpu-scheduler-controller"),
-                Right(resource="podgroups", group=_GROUPS, verbs="list watch"),
+                kit.speaker("gpu-scheduler-controller"),
+                kit.Right(resource="podgroups", group=_GROUPS, verbs="list watch"),
                 _LOCKS,
-                leader("gpu-scheduler-controller"),
+                kit.leader("gpu-scheduler-controller"),
             ),
         ),
-        Account(
+        kit.Account(
             component="agent",
             rights=(
                 _NODES,
                 # RBAC knows no selectors: the agent asks for the pods of its node alone.
-                Right(resource="pods", verbs="list watch"),
-                Right(resource="resourceslices", group=_DRA, verbs="list watch"),
+                kit.Right(resource="pods", verbs="list watch"),
+                kit.Right(resource="resourceslices", group=_DRA, verbs="list watch"),
                 _ours(
                     resource="gpunodestatuses",
                     verbs="get create",
                     fields=("spec.nodeName",),
                     holds=(_OWN,),
-                    gives=(Constraint(_NAMED, "spec.nodeName is its name"),),
+                    gives=(kit.Constraint(_NAMED, "spec.nodeName is its name"),),
                     policy="agents",
                 ),
                 _ours(
@@ -120,7 +111,7 @@ RIGHTS: Final = Chart(
                     policy="agents",
                 ),
                 # Whose the GPUs are that a pod says it has.
-                Right(
+                kit.Right(
                     resource="leases",
                     group="coordination.k8s.io",
                     verbs="get",
@@ -128,15 +119,15 @@ RIGHTS: Final = Chart(
                 ),
             ),
         ),
-        Account(
+        kit.Account(
             component="webhook",
             rights=(
                 _ours(resource="gpuclaims", verbs="get list watch"),
-                Right(
+                kit.Right(
                     resource=("resourceclaims", "resourceclaimtemplates"), group=_DRA, verbs="get"
                 ),
             ),
         ),
-        certificate_account("{secret}", "mutatingwebhookconfigurations"),
+        kit.certificate_account("{secret}", "mutatingwebhookconfigurations"),
     ),
 )

@@ -9,14 +9,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from preflight_gpu_scheduler.api.gpu_node_status import (
-    CONFLICT_DEVICE_PLUGIN,
-    CONFLICT_DRA,
-    MOST_XIDS,
-    Device,
-    Health,
-    InventoryStatus,
-)
+from preflight_gpu_scheduler.api import gpu_node_status as inventory
+from preflight_gpu_scheduler.api.gpu_node_status import Device, Health, InventoryStatus
 from preflight_gpu_scheduler.api.names import MOST_ID, PLUGIN_RESOURCES
 from preflight_gpu_scheduler.api.types import Node, Pod
 
@@ -174,7 +168,7 @@ def status(
         forgiven = boot != previous.boot_id or (
             _asks_reset(before.recovery) and sampled.recovery == 0
         )
-        xids = sorted({*sampled.xids, *(() if forgiven else before.xids)})[:MOST_XIDS]
+        xids = sorted({*sampled.xids, *(() if forgiven else before.xids)})[: inventory.MOST_XIDS]
         gpu = msgspec.structs.replace(sampled, xids=tuple(xids))
         state, why = health(gpu, complaints.get(gpu.uuid) or complaints.get("", ""))
         device = Device(
@@ -227,7 +221,8 @@ def conflicts(node: Node, drivers: Collection[str]) -> tuple[str, ...]:
         resource.startswith(PLUGIN_RESOURCES) and str(amount) not in {"0", ""}
         for resource, amount in (node.status.allocatable or {}).items()
     )
-    both = ((CONFLICT_DEVICE_PLUGIN, plugin), (CONFLICT_DRA, "gpu.nvidia.com" in drivers))
+    dra = "gpu.nvidia.com" in drivers
+    both = ((inventory.CONFLICT_DEVICE_PLUGIN, plugin), (inventory.CONFLICT_DRA, dra))
     return tuple(name for name, there in both if there)
 
 

@@ -20,19 +20,8 @@ from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import bind as binding
-from preflight_gpu_scheduler.core import filter_prioritize
+from preflight_gpu_scheduler.core import filter_prioritize as calls
 from preflight_gpu_scheduler.core.bind import BindJob, BindOutcome
-from preflight_gpu_scheduler.core.filter_prioritize import (
-    BindingArgs,
-    BindingResult,
-    FilterArgs,
-    FilterResult,
-    PreemptionArgs,
-    PreemptionResult,
-    Priority,
-    Question,
-    own_ids,
-)
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose, mask_of
 from preflight_gpu_scheduler.core.protocol import Runner, Steps
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
@@ -43,14 +32,16 @@ log = get_logger(__name__)
 
 NOT_READY: Final = "the cluster has not been read yet"
 FAULT: Final = "the extender failed at this; its log says where"
-Answer = FilterResult | PreemptionResult | BindingResult | Sequence[Priority]
+Answer = (
+    calls.FilterResult | calls.PreemptionResult | calls.BindingResult | Sequence[calls.Priority]
+)
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 _HEAD: Final = [(b"content-type", b"application/json")]
 _CALLS: Final[dict[str, tuple[type[Any], Callable[[str], Answer]]]] = {
-    "filter": (FilterArgs, lambda why: FilterResult(error=why)),
-    "prioritize": (FilterArgs, lambda _: ()),
-    "preempt": (PreemptionArgs, lambda _: PreemptionResult()),
-    "bind": (BindingArgs, BindingResult),
+    "filter": (calls.FilterArgs, lambda why: calls.FilterResult(error=why)),
+    "prioritize": (calls.FilterArgs, lambda _: ()),
+    "preempt": (calls.PreemptionArgs, lambda _: calls.PreemptionResult()),
+    "bind": (calls.BindingArgs, calls.BindingResult),
 }
 """By verb, a method of the extender: what it gets, and the answer where something is wrong."""
 
@@ -72,29 +63,29 @@ class Extender:
         self._starts = GangStarts(state, config, runner)
         state.listeners.append(self._changed)
 
-    def filter(self, args: FilterArgs) -> FilterResult:
+    def filter(self, args: calls.FilterArgs) -> calls.FilterResult:
         """Which of the named nodes can give the pod its GPUs."""
         if not self._state.synced:
-            return FilterResult(error=NOT_READY)
+            return calls.FilterResult(error=NOT_READY)
         names = args.node_names or ()
         question = self._question(args.pod)
         if question.starts:
             return self._starts.filter(question, names)
         kept = self._starts.kept(question.pod.spec.priority or 0, names)
         self._metrics.kept.set(sum(kept.values()))
-        most = None if question.pod.particular else filter_prioritize.BEST
-        return filter_prioritize.filter_nodes(question, names, self._state.views(), kept, most)
+        most = None if question.pod.particular else calls.BEST
+        return calls.filter_nodes(question, names, self._state.views(), kept, most)
 
-    def prioritize(self, args: FilterArgs) -> Sequence[Priority]:
+    def prioritize(self, args: calls.FilterArgs) -> Sequence[calls.Priority]:
         """0–10 for each of the named nodes; 0 for all where nothing is known of the claim."""
         names = args.node_names or ()
-        return filter_prioritize.prioritize(self._question(args.pod), names, self._state.views())
+        return calls.prioritize(self._question(args.pod), names, self._state.views())
 
-    def preempt(self, args: PreemptionArgs) -> PreemptionResult:
+    def preempt(self, args: calls.PreemptionArgs) -> calls.PreemptionResult:
         """The nodes on which the pod gets its GPUs when those victims have gone."""
         victims = args.victims or {}
         if not self._state.synced:
-            return PreemptionResult()
+            return calls.PreemptionResult()
         question = self._question(args.pod)
         own = dict(question.own)
         for name, evicted in victims.items():
@@ -103,14 +94,14 @@ class Extender:
             freed = (lease.gpu[1] for lease in leases if lease.gpu and lease.gpu[0] == name)
             own[name] = mask | mask_of(self._state.view(name).slots, freed), ids
         question = msgspec.structs.replace(question, own=own)
-        chosen = filter_prioritize.choices(question, victims, self._state.views())
+        chosen = calls.choices(question, victims, self._state.views())
         stay = (name for choice, alike in chosen if choice.ids for name in alike)
-        return PreemptionResult(victims={name: victims[name] for name in stay})
+        return calls.PreemptionResult(victims={name: victims[name] for name in stay})
 
-    async def bind(self, args: BindingArgs) -> BindingResult:
+    async def bind(self, args: calls.BindingArgs) -> calls.BindingResult:
         """Lock the GPUs, bind the pod."""
         if not self._state.synced:
-            return BindingResult(NOT_READY)
+            return calls.BindingResult(NOT_READY)
         pod = f"{args.pod_namespace}/{args.pod_name}"
         about = {"pod": pod, "uid": args.pod_uid, "node": args.node}
         try:
@@ -122,9 +113,9 @@ class Extender:
             log.warning("bind failed", error=outcome.error, **about)
         else:
             log.info("bound", gpus=list(outcome.ids), **about)
-        return BindingResult(outcome.error)
+        return calls.BindingResult(outcome.error)
 
-    async def _bind(self, args: BindingArgs) -> BindOutcome:
+    async def _bind(self, args: calls.BindingArgs) -> BindOutcome:
         pod = await self._pod(args)
         if pod is None:
             return BindOutcome(error=binding.GONE)
@@ -184,7 +175,7 @@ class Extender:
         job = BindJob(pod=pod, node=node, own=own, uuids=uuids, gang=claim.gang is not None)
         return (yield from binding.bind(job, pick, state.look))
 
-    async def _pod(self, args: BindingArgs) -> Pod | None:
+    async def _pod(self, args: calls.BindingArgs) -> Pod | None:
         """As the mirror has it, or as the API server does where that shows another one or none."""
         shown = self._state.pod((args.pod_namespace, args.pod_name))
         if shown is not None and shown.uid == args.pod_uid:
@@ -193,14 +184,14 @@ class Extender:
         pod = await self._client.get_or_none(path, Pod)
         return pod if pod is not None and pod.uid == args.pod_uid else None
 
-    def _question(self, pod: Pod) -> Question:
+    def _question(self, pod: Pod) -> calls.Question:
         state, shown = self._state, self._state.pod(pod.key)
         if shown is not None and shown.uid == pod.uid:  # it may be the newer version
             pod = shown
         claim, refused = state.claim_of(pod), state.refusal_of(pod)
-        held = own_ids(state.held_by(pod.uid), pod) if claim is not None else {}
+        held = calls.own_ids(state.held_by(pod.uid), pod) if claim is not None else {}
         own = {node: (mask_of(state.view(node).slots, ids), ids) for node, ids in held.items()}
-        return Question(pod=pod, claim=claim, own=own, refused=refused)
+        return calls.Question(pod=pod, claim=claim, own=own, refused=refused)
 
     def _changed(self, kind: str, key: tuple[str, str]) -> None:
         if kind == "pod":
@@ -237,7 +228,7 @@ class Application:
     async def _answer(self, verb: str, body: Body) -> Answer:
         if verb not in _CALLS:
             raise ReviewRefused(404, f"{verb:.40} is none of {', '.join(_CALLS)}")
-        args = filter_prioritize.read_call(body.read(), _CALLS[verb][0], body.size)
+        args = calls.read_call(body.read(), _CALLS[verb][0], body.size)
         if isinstance(args, str):
             log.warning("call unreadable", verb=verb, error=args)
             raise ReviewRefused(400, args)
@@ -247,7 +238,7 @@ class Application:
 
 
 def _refused(verb: str, why: str) -> Answer:
-    return _CALLS[verb][1](why) if verb in _CALLS else BindingResult(why)
+    return _CALLS[verb][1](why) if verb in _CALLS else calls.BindingResult(why)
 
 
 def serving(application: Application, port: int, **options: Any) -> HttpServer:
