@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import yaml
 from preflight_kube.cli import commands
@@ -74,12 +74,10 @@ def _parser() -> argparse.ArgumentParser:
     commands.report(subparsers, "explain", add_explain)
     about = "the KubeSchedulerConfiguration that names the extender"
     scheduler = command("scheduler-config", _scheduler_config, about)
-    scheduler.add_argument(
-        "--kubeconfig", default="", help="what kube-scheduler uses; default: its ServiceAccount"
-    )
-    scheduler.add_argument(
-        "--namespace", default="kube-system", help="where its lease is kept (%(default)s)"
-    )
+    about = "what kube-scheduler uses; default: its ServiceAccount"
+    scheduler.add_argument("--kubeconfig", default="", help=about)
+    about = "where its lease is kept (%(default)s)"
+    scheduler.add_argument("--namespace", default="kube-system", help=about)
     scheduler.add_argument("--no-leader-election", action="store_true", help="for a single replica")
     for asked in (extender, scheduler):
         about = "port for kube-scheduler, on 127.0.0.1 (%(default)s)"
@@ -112,13 +110,11 @@ def add_explain(explain: argparse.ArgumentParser) -> None:
     """Per node why not, and which GPUs it would be; without a cluster."""
     explain.set_defaults(run=_explain)
     commands.add_config(explain)
-    explain.add_argument(
-        *("-f", "--file"),
-        action="append",
-        required=True,
-        metavar="FILE",
-        help="a Pod, its GpuClaim, Nodes and GpuNodeStatuses (YAML, several of each); may be repeated",
+    more: Any = {"action": "append", "required": True, "metavar": "FILE"}
+    about = (
+        "a Pod, its GpuClaim, Nodes and GpuNodeStatuses (YAML, several of each); may be repeated"
     )
+    explain.add_argument("-f", "--file", help=about, **more)
     about = "nodes, statuses and leases of the cluster instead"
     explain.add_argument("--live", action="store_true", help=about)
     forms = ["text", "json"]
@@ -127,13 +123,11 @@ def add_explain(explain: argparse.ArgumentParser) -> None:
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
     """List every problem of a configuration file."""
-    commands.validates(
-        parser,
-        _parse,
-        about=lambda config: (
-            f"scheduler {config.scheduler_name}, leases in {config.lock_namespace}",
-        ),
-    )
+
+    def about(config: Config) -> tuple[str]:
+        return (f"scheduler {config.scheduler_name}, leases in {config.lock_namespace}",)
+
+    commands.validates(parser, _parse, about=about)
 
 
 def _parse(text: str) -> Config:

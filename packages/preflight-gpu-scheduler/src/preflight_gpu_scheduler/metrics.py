@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from preflight_gpu_scheduler.api.names import COLLECTED_REASONS
 
 _MILLISECONDS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
+_WAITS: Final = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
 PHASES: Final = ("Pending", "Reserved", "Bound", "Failed")
 """Of a GpuClaim."""
 
@@ -21,10 +22,11 @@ class WriteMetrics:
     """Counts of what a controller or an extender writes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        counter = self._counter = partial(Counter, registry=registry)
+        self._counter = partial(Counter, registry=registry)
         self._gauge = partial(Gauge, registry=registry)
+        self._histogram = partial(Histogram, registry=registry)
         about = "Writes on Leases, and Bindings."
-        self.writes = counter("gpu_scheduler_lease_writes", about, ["op", "result"])
+        self.writes = self._counter("gpu_scheduler_lease_writes", about, ["op", "result"])
 
 
 class ExtenderMetrics(WriteMetrics):
@@ -32,21 +34,14 @@ class ExtenderMetrics(WriteMetrics):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
-        counter, gauge = self._counter, self._gauge
-        self.seconds = Histogram(
-            "gpu_scheduler_calls_seconds",
-            "Time of a call.",
-            ["verb"],
-            buckets=[milliseconds / 1000 for milliseconds in _MILLISECONDS],
-            registry=registry,
-        )
+        counter, gauge, buckets = self._counter, self._gauge, [n / 1000 for n in _MILLISECONDS]
+        name, about = "gpu_scheduler_calls_seconds", "Time of a call."
+        self.seconds = self._histogram(name, about, ["verb"], buckets=buckets)
         self.calls = counter("gpu_scheduler_calls", "Calls of kube-scheduler.", ["verb", "result"])
         self.binds = counter("gpu_scheduler_binds", "Pods brought to be bound.", ["result"])
-        self.handshakes_failed = self.cuts = counter(
-            "gpu_scheduler_connections_cut",
-            "Connections of the port that were cut off.",
-            ["reason"],
-        )
+        about = "Connections of the port that were cut off."
+        self.cuts = counter("gpu_scheduler_connections_cut", about, ["reason"])
+        self.handshakes_failed = self.cuts
         kept = "GPUs that are kept, as they become free, for a gang that waits."
         self.kept = gauge("gpu_scheduler_kept_gpus", kept)
 
@@ -62,31 +57,23 @@ class GpuControllerMetrics(WriteMetrics):
         super().__init__(registry)
         self.runtime = RuntimeMetrics(registry)
         counter, gauge = self._counter, self._gauge
-        self.collected = counter(
-            "gpu_scheduler_collected", "Leases deleted because nobody can use them.", ["reason"]
-        )
+        about = "Leases deleted because nobody can use them."
+        self.collected = counter("gpu_scheduler_collected", about, ["reason"])
         for reason in COLLECTED_REASONS:
             self.collected.labels(reason)
-        self.reclaimed = counter(
-            "gpu_scheduler_reclaimed", "Reservations taken back from pods that wait."
-        )
-        self.unlocked = gauge(
-            "gpu_scheduler_unlocked_pods", "Bound pods without the lease of a GPU that they have."
-        )
+        about = "Reservations taken back from pods that wait."
+        self.reclaimed = counter("gpu_scheduler_reclaimed", about)
+        about = "Bound pods without the lease of a GPU that they have."
+        self.unlocked = gauge("gpu_scheduler_unlocked_pods", about)
         unknown = "GPUs that a condition or annotation names, and that its node does not have."
         self.unknown = gauge("gpu_scheduler_unknown_gpus", unknown)
         self.relocked = counter("gpu_scheduler_relocked", "Leases that were lost and made again.")
         self.leases = gauge("gpu_scheduler_leases", "Leases by what they are.", ["state"])
         self.claims = gauge("gpu_scheduler_claims", "GpuClaims by phase.", ["phase"])
-        self.gangs = gauge(
-            "gpu_scheduler_gangs", "Gangs that wait, and that have a plan.", ["state"]
-        )
-        self.gang_wait = Histogram(
-            "gpu_scheduler_gang_wait_seconds",
-            "From a gang's being whole to its GPUs.",
-            buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800),
-            registry=registry,
-        )
+        about = "Gangs that wait, and that have a plan."
+        self.gangs = gauge("gpu_scheduler_gangs", about, ["state"])
+        name, about = "gpu_scheduler_gang_wait_seconds", "From a gang's being whole to its GPUs."
+        self.gang_wait = self._histogram(name, about, buckets=_WAITS)
         devices = "GPUs of a node: free, leased, unusable."
         self._devices = gauge("gpu_scheduler_devices", devices, ["node", "state"])
         self.stale = gauge("gpu_scheduler_stale_nodes", "Nodes whose GpuNodeStatus is too old.")
@@ -107,12 +94,10 @@ class AgentMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge = partial(Gauge, registry=registry)
         self.devices = gauge("gpu_agent_devices", "GPUs of this node by health.", ["health"])
-        self.nvml = gauge(
-            "gpu_agent_nvml_up", "1 where NVML answered when it was last asked, else 0."
-        )
-        self.published = Counter(
-            "gpu_agent_publish", "Writes of the status.", ["result"], registry=registry
-        )
+        about = "1 where NVML answered when it was last asked, else 0."
+        self.nvml = gauge("gpu_agent_nvml_up", about)
+        about = "Writes of the status."
+        self.published = Counter("gpu_agent_publish", about, ["result"], registry=registry)
 
 
 def show_lag(registry: CollectorRegistry, behind: Callable[[], Mapping[str, float]]) -> None:
