@@ -11,12 +11,12 @@ from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.metrics import AgentMetrics
 from preflight_gpu_scheduler.node.agent import Agent
 from preflight_gpu_scheduler.node.nvml import NvmlFailed
-from preflight_gpu_scheduler.node.status import Facts, Place
+from preflight_gpu_scheduler.node.status import Facts
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from prometheus_client import CollectorRegistry
 
-GPU = Facts(uuid="GPU-a", place=Place(pci_bus_id="00000000:01:00.0"))
+GPU = Facts(uuid="GPU-a", pci_bus_id="00000000:01:00.0")
 
 
 class Driver:

@@ -25,7 +25,7 @@ from preflight_gpu_scheduler.core.gangs import Assignment, acquire, tell
 from preflight_gpu_scheduler.core.ledger import LeaseState, judge
 from preflight_gpu_scheduler.core.protocol import Request, Steps, collect, relock
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
-from preflight_gpu_scheduler.node.status import Facts, Place, status
+from preflight_gpu_scheduler.node.status import Facts, status
 from shapes import claim, node
 from world import World
 
@@ -67,7 +67,7 @@ class Losses(RuleBasedStateMachine):
         found = [
             Facts(
                 uuid=(uuid := f"GPU-{where}-{gpu}"),
-                place=Place(pci_bus_id=f"0000:{n:02x}:00.0"),
+                pci_bus_id=f"0000:{n:02x}:00.0",
                 processes=int((where, uuid) in self.containers),
             )
             for n, gpu in enumerate(listed)

@@ -21,7 +21,7 @@ from preflight_gpu_scheduler.node.nvml import NvmlFailed, NvmlProcess
 
 try:
     print(json.dumps([
-        [one.uuid, one.answers, one.processes, len(one.place.links), one.mig, list(one.xids)]
+        [one.uuid, one.answers, one.processes, len(one.links), one.mig, list(one.xids)]
         for one in NvmlProcess().facts()
     ]))
 except NvmlFailed as error:

@@ -19,7 +19,6 @@ from preflight_gpu_scheduler.node.status import (
     LOST,
     Facts,
     Link,
-    Place,
     bus_id,
     changed,
     conflicts,
@@ -36,8 +35,9 @@ NONE: dict[str, str] = {}
 EMPTY = InventoryStatus()
 
 
-def place(slot: int, *links: Link, **more: Any) -> Place:
-    return Place(pci_bus_id=f"00000000:{slot:02X}:00.0", links=links, pcie=32.0, **more)
+def place(slot: int, *links: Link, uuid: str = "", **more: Any) -> Facts:
+    at = f"00000000:{slot:02X}:00.0"
+    return Facts(uuid=uuid, pci_bus_id=at, links=links, pcie=32.0, **more)
 
 
 def to(slot: int) -> Link:
@@ -48,7 +48,7 @@ SWITCH = Link(ends="switch", bandwidth=25.0)
 
 
 def facts(uuid: str, slot: int, **more: Any) -> Facts:
-    return Facts(uuid=uuid, place=place(slot, numa=0), **more)
+    return place(slot, uuid=uuid, **{"numa": 0, **more})
 
 
 def written(
@@ -419,10 +419,7 @@ def test_of_a_gpu_whose_processes_cannot_be_read_it_is_not_known_whether_it_is_f
 
 def test_a_gpu_keeps_its_island_and_its_address_while_its_place_is_not_known() -> None:
     well = written([facts("GPU-a", 1), facts("GPU-b", 2)])
-    dumb = [
-        Facts(uuid=one, place=Place(pci_bus_id=""), placed=False, unknown="it crashed")
-        for one in ("GPU-a", "GPU-b")
-    ]
+    dumb = [Facts(uuid=one, placed=False, unknown="it crashed") for one in ("GPU-a", "GPU-b")]
     for now, before in zip(written(dumb, well).devices, well.devices, strict=True):
         assert (now.island, now.pci_bus_id) == (before.island, before.pci_bus_id)
 

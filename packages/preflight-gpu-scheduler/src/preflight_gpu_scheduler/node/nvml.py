@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from preflight_proto import nvml as reader
 
-from preflight_gpu_scheduler.node.status import Facts, Link, Place, bus_id
+from preflight_gpu_scheduler.node.status import Facts, Link, bus_id
 
 PATIENCE: Final = 60.0
 """Seconds: a driver without persistence mode initialises each GPU first, some seconds apiece."""
@@ -127,15 +127,12 @@ class Nvml:
             decisive = ", ".join(silent)  # what follows does not decide whether it is given
             generation = ask("nvmlDeviceGetMaxPcieLinkGeneration", 0)
             width = ask("nvmlDeviceGetMaxPcieLinkWidth", 0)
-            place = Place(
+            return Facts(
+                uuid=uuid,
                 pci_bus_id=_text(bus),
                 links=_links(nvml, handle, all_handles, ask),
                 pcie=round(_PCIE_GBPS.get(generation, 0.0) * width, 1),
                 numa=_numa_node(_text(bus)),
-            )
-            return Facts(
-                uuid=uuid,
-                place=place,
                 name=_text(ask("nvmlDeviceGetName", "")),
                 ecc_pending=bool(remapped[2]),
                 remap_failed=bool(remapped[3]),
@@ -146,7 +143,7 @@ class Nvml:
                 unknown=f"NVML does not answer {decisive}" if decisive else "",
             )
         except nvml.NVMLError_GpuIsLost:
-            return Facts(uuid=uuid, place=Place(pci_bus_id=""), answers=False)
+            return Facts(uuid=uuid, answers=False)
 
 
 def _links(

@@ -32,16 +32,6 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: float = 0.0
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a GPU is. ``links``: those that are up. ``pcie``: GB/s in one direction. ``numa``: the
-    NUMA node, where it is known."""
-
-    pci_bus_id: str
-    links: tuple[Link, ...] = ()
-    pcie: float = 0.0
-    numa: int | None = None
-
-
 def bus_id(text: str) -> str:
     """`domain:bus:device.function` with a domain of four digits, as the kernel; NVML has eight."""
     domain, colon, rest = text.strip().lower().partition(":")
@@ -49,15 +39,19 @@ def bus_id(text: str) -> str:
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """NVML's word on one GPU now. ``answers``: False where the GPU is lost (fallen off the bus).
-    ``ecc_pending``: uncorrectable errors wait for a reset; ``remap_failed``: a row could not be
-    remapped. ``xids``: those seen since the last status. ``recovery``: nvml.h's
-    nvmlDeviceGpuRecoveryAction_t, None of a driver without it. ``processes``: None where they
-    cannot be decided. ``placed``: False where ``place`` is not all known. ``unknown``: why it is
-    not known whether the GPU may be given."""
+    """NVML's word on one GPU now. ``links``: those that are up. ``pcie``: GB/s in one direction.
+    ``numa``: the NUMA node, where it is known. ``placed``: False where not all of these are known.
+    ``answers``: False where the GPU is lost (fallen off the bus). ``ecc_pending``: uncorrectable
+    errors wait for a reset; ``remap_failed``: a row could not be remapped. ``xids``: those seen
+    since the last status. ``recovery``: nvml.h's nvmlDeviceGpuRecoveryAction_t, None of a driver
+    without it. ``processes``: None where they cannot be decided. ``unknown``: why it is not known
+    whether the GPU may be given."""
 
     uuid: str
-    place: Place
+    pci_bus_id: str = ""
+    links: tuple[Link, ...] = ()
+    pcie: float = 0.0
+    numa: int | None = None
     name: str = ""
     answers: bool = True
     ecc_pending: bool = False
@@ -140,7 +134,7 @@ def status(
             devices=silent,
         )
     listed = {gpu.uuid: gpu for gpu in facts}
-    slots = {bus_id(gpu.place.pci_bus_id) for gpu in facts if gpu.answers}
+    slots = {bus_id(gpu.pci_bus_id) for gpu in facts if gpu.answers}
     another = bool(listed) and listed.keys().isdisjoint(old)  # machine, of the same name
     gone = [
         device
@@ -155,11 +149,11 @@ def status(
             for uuid, number in zip(pod.uuids, has.ids, strict=True):
                 if uuid not in kept and number not in kept.values():
                     kept[uuid] = number
-    ordered = sorted(listed.values(), key=lambda gpu: bus_id(gpu.place.pci_bus_id))
+    ordered = sorted(listed.values(), key=lambda gpu: bus_id(gpu.pci_bus_id))
     numbers = ids(kept, [gpu.uuid for gpu in ordered])
     numbered = [gpu for gpu in ordered if gpu.uuid in numbers]
     placed = (gpu for gpu in numbered if gpu.answers and (gpu.placed or gpu.uuid not in old))
-    where = islands({numbers[gpu.uuid]: gpu.place for gpu in placed})
+    where = islands({numbers[gpu.uuid]: gpu for gpu in placed})
     devices = [_with(device, "Unhealthy", LOST, users) for device in gone]
     for sampled in numbered:
         number = numbers[sampled.uuid]
@@ -175,7 +169,7 @@ def status(
             id=number,
             uuid=gpu.uuid,
             name=gpu.name[:256],
-            pci_bus_id=bus_id(gpu.place.pci_bus_id or before.pci_bus_id),
+            pci_bus_id=bus_id(gpu.pci_bus_id or before.pci_bus_id),
             island=island,
             bandwidth_gbps=bandwidth,
             health=state,
@@ -232,7 +226,7 @@ def changed(old: InventoryStatus, new: InventoryStatus) -> bool:
     return msgspec.structs.replace(old, **blank) != msgspec.structs.replace(new, **blank)
 
 
-def islands(places: Mapping[int, Place]) -> dict[int, tuple[str, float]]:
+def islands(places: Mapping[int, Facts]) -> dict[int, tuple[str, float]]:
     """(island, GB/s in one direction) by id.
 
     GPUs are of one NVLink island when links that are up, by either end's word, lead from one to the
