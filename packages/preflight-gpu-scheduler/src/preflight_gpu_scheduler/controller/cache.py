@@ -50,7 +50,10 @@ class GpuCache(GpuSnapshot):
             Pod,
             params={"fieldSelector": f"spec.schedulerName={config.scheduler_name}"},
             on_change=noted(self._pod_changed),
-            indexes={"claim": lambda pod: (f"{pod.namespace}/{pod.claim}",) if pod.claim else ()},
+            indexes={
+                "claim": lambda pod: (f"{pod.namespace}/{pod.claim}",) if pod.claim else (),
+                "unbound": lambda pod: ("",) if pod.claim and not pod.bound else (),
+            },
         )
         nodes = cache(
             "/api/v1/nodes",

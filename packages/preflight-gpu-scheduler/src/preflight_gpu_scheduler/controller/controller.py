@@ -68,7 +68,6 @@ class Controller:
         self._wakes = anyio.Event()
         self._free: dict[str, int] = {}
         self._phases: dict[Key, tuple[str, dict[str, Any]]] = {}  # each claim's uid, and status
-        self._unplaced: set[Key] = set()
         self._unknown: dict[str, int] = {}  # GPUs that are named and no node's, by node
 
     async def lead(self) -> None:
@@ -124,7 +123,6 @@ class Controller:
     def _changed(self, kind: str, key: Key) -> None:
         seen = self._seen
         if kind == "pod":
-            self._unplaced.discard(key)
             if (pod := seen.pod(key)) is None:
                 for what in ("claim of", "lost"):
                     self._since.forget(f"{what} {'/'.join(key)}")
@@ -132,8 +130,6 @@ class Controller:
                 self._pods.add(key)
                 if pod.claim:
                     self._claims.add((key[0], pod.claim))
-                    if not pod.bound:
-                        self._unplaced.add(key)
             for lease in seen.leases_for(key):
                 self._queue(lease)
         elif kind == "claim":
@@ -420,9 +416,8 @@ class Controller:
             more = max((n for name, n in free.items() if n > before.get(name, 0)), default=0)
             waiting = [
                 (pod, claim)
-                for key in (self._unplaced if more else ())
-                if (pod := seen.pod(key)) is not None
-                and (claim := seen.claim_of(pod)) is not None
+                for pod in (seen.pods.by_index("unbound", "") if more else ())
+                if (claim := seen.claim_of(pod)) is not None
                 and not (seen.miscount(pod) or seen.held_by(pod.uid))
             ]
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
