@@ -113,41 +113,34 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _RULES: Final = (
+    ("self == oldSelf", "spec: cannot be changed; make another GpuClaim."),
     (
-        "!has(self.devices) || !has(self.devices.preferIds) || size(self.devices.preferIds) == 0 || "
-        "(has(self.devices.policy) && self.devices.policy == 'preferIds')",
+        "size(self.devices.preferIds) == 0 || self.devices.policy == 'preferIds'",
         "spec.devices.preferIds: is read with policy preferIds only; set that policy, or leave it out.",
     ),
     (
-        "!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'preferIds' || "
-        "(has(self.devices.preferIds) && size(self.devices.preferIds) > 0)",
+        "size(self.devices.preferIds) > 0 || self.devices.policy != 'preferIds'",
         "spec.devices.preferIds: is empty with policy preferIds; name the ids, or use policy contiguous.",
     ),
     (
-        "!has(self.devices) || !has(self.devices.preferIds) || "
         "self.devices.preferIds.all(x, self.devices.preferIds.exists_one(y, x == y))",
         "spec.devices.preferIds: has an id twice; name each once.",
     ),
     (
-        "!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'spread' || !has(self.topology) || "
-        "!has(self.topology.mode) || self.topology.mode == 'Preferred'",
+        "self.devices.policy != 'spread' || self.topology.mode == 'Preferred'",
         "spec.topology.mode: must be Preferred with policy spread, which decides about islands itself; leave it out.",
     ),
     (
-        "!has(self.topology) || !has(self.topology.minBandwidthGBps) || self.topology.minBandwidthGBps == 0.0 || "
-        "(has(self.topology.mode) && self.topology.mode == 'Required')",
+        "self.topology.minBandwidthGBps == 0.0 || self.topology.mode == 'Required'",
         "spec.topology.minBandwidthGBps: is read with mode Required only; set that mode, or leave it out.",
     ),
     (
-        f"!has(self.selector) || !has(self.selector.matchLabels) || self.selector.matchLabels.all(k, size(k) <= {MOST_KEY})",
+        f"!has(self.selector.matchLabels) || self.selector.matchLabels.all(k, size(k) <= {MOST_KEY})",
         f"spec.selector.matchLabels: has a key of more than {MOST_KEY} characters, as no label has; shorten it.",
     ),
 )
-"""What a schema cannot say, of one spec: as CEL, and the sentence."""
-RULES: Final = (
-    ValidationRule(("spec",), "self == oldSelf", "spec: cannot be changed; make another GpuClaim."),
-    *(ValidationRule(("spec",), cel, why) for cel, why in _RULES),
-)
+"""What a schema, whose defaults the API server fills in first, cannot say: as CEL, and why not."""
+RULES: Final = tuple(ValidationRule(("spec",), cel, why) for cel, why in _RULES)
 
 
 class RawClaim(msgspec.Struct, frozen=True):
