@@ -82,8 +82,6 @@ class Executor:
                 return _stored(request, stored)
             case writes.Exists():
                 return protocol.Exists()
-            case writes.Missing():
-                return protocol.Missing()
             case writes.Lost():
                 return protocol.Lost()
             case writes.Refused(error=NotFound()) if isinstance(request, protocol.CreateLease):
@@ -91,7 +89,7 @@ class Executor:
                     f"namespace {self._config.lock_namespace} of the GPUs' locks is not there; "
                     "create it again, with its Roles, as `helm upgrade` does"
                 )
-            case writes.Refused(error=NotFound()):
+            case writes.Missing() | writes.Refused(error=NotFound()):
                 return protocol.Missing()
             case writes.Refused(stale=True) if not isinstance(request, protocol.CreateLease):
                 return protocol.Conflict()

@@ -78,11 +78,10 @@ def gather(
         if claim is None or claim.gang is None or pod.ended or pod.deleting:
             continue
         members.setdefault((*claim.gang, owner(pod)), []).append(Member(pod=pod, claim=claim))
-    known = {
-        key: size([member.pod for member in those], groups.get(key[:2]))
+    return {
+        key: Gang(key, size([member.pod for member in those], groups.get(key[:2])), tuple(those))
         for key, those in members.items()
     }
-    return {key: Gang(key, known[key], tuple(those)) for key, those in members.items()}
 
 
 def owner(pod: Pod) -> str:
@@ -226,8 +225,6 @@ def acquire(
     are created side by side; with 1, of two that compete for the same GPUs one always gets on.
     """
     needs = [need for a in assignments for need in protocol.locks(a.pod, a.node, a.ids, a.uuids)]
-    if len({need.name for need in needs}) != len(needs):
-        return "the plan gives one GPU twice"
     taken = yield from protocol.take(needs, look, at_once)
     if taken.broken or taken.busy:
         yield from protocol.give_back(taken.created.values())

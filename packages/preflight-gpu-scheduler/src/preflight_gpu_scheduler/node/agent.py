@@ -31,7 +31,7 @@ SETTLE: Final = 0.2
 
 
 class _SliceSpec(msgspec.Struct, frozen=True):
-    driver: Any = None
+    driver: str = ""
 
 
 class _Slice(msgspec.Struct, frozen=True):
@@ -103,11 +103,10 @@ class Agent:
                 await anyio.sleep(SETTLE)
 
     def _status(self, known: InventoryStatus, facts: list[Facts] | None) -> InventoryStatus | None:
-        node = next((node for node in self._nodes.store.values() if node.name == self._node), None)
+        node = next(iter(self._nodes.store.values()), None)
         if node is None:
             return None  # of a node that is not there nothing is said
-        slices = self._slices.store.values()
-        drivers = {part.spec.driver for part in slices if isinstance(part.spec.driver, str)}
+        drivers = {part.spec.driver for part in self._slices.store.values()}
         return node_status.status(
             known,
             facts,

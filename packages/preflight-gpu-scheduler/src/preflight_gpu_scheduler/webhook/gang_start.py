@@ -185,7 +185,7 @@ class GangStarts:
         now, pod = self._state.now(), question.pod
         self._expire(now)
         mine = self._tries.get(self._of.get(pod.key, GangStart()))
-        if mine is None or pod.key not in mine.pods:
+        if mine is None:
             return FilterResult(error=messages.GANG_NOT_RESERVED)
         uid = pod.uid
         mine.ever.update(nodes)
@@ -407,11 +407,10 @@ class GangStarts:
     async def _lock(self, mine: _Attempt) -> str:
         mine.locked = True
         state = self._state
-        placed = ((pod, *mine.placed.get(pod.uid, ("", ()))) for pod in mine.pods.values())
         plan = [
-            gangs.Assignment(pod=pod, node=node, ids=ids, uuids=state.uuids(node))
-            for pod, node, ids in placed
-            if node
+            gangs.Assignment(pod=pod, node=given[0], ids=given[1], uuids=state.uuids(given[0]))
+            for pod in mine.pods.values()
+            if (given := mine.placed.get(pod.uid)) is not None
         ]
         steps = gangs.acquire(plan, state.look, at_once=_AT_ONCE)
         why = await self._runner.run(steps, self._config.seconds("bind_budget"))
