@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.allocation import Reserved, written
 from preflight_gpu_scheduler.api.gpu_node_status import Device, Inventory
-from preflight_gpu_scheduler.api.types import Node, Pod
+from preflight_gpu_scheduler.api.types import Node
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.filter_prioritize import (
     FilterResult,
     NodeView,
     Question,
-    busy_ids,
     choices,
     filter_nodes,
     known,
@@ -25,7 +24,6 @@ from preflight_gpu_scheduler.core.filter_prioritize import (
     prioritize,
 )
 from preflight_gpu_scheduler.core.filter_prioritize import view as view_of
-from preflight_gpu_scheduler.core.ledger import Holder
 from shapes import claim, lease, node, pod, view
 
 NODES = {
@@ -222,20 +220,6 @@ def test_leased_and_sick_gpus_and_those_that_the_agent_sees_in_use_are_not_free(
     for over, free in ((set[str](), [0]), ({"u"}, [0, 4])):
         found = seen(node(), Inventory(node="n", devices=devices), {1}, over=over)
         assert [slot.id for n, slot in enumerate(found.slots) if found.free >> n & 1] == free
-
-
-def test_a_lease_of_an_ended_or_vanished_pod_is_not_busy_and_one_made_by_hand_is() -> None:
-    ended: dict[tuple[str, str], Pod] = {
-        ("team", "p"): pod(phase="Failed"),
-        ("team", "q"): pod("q"),
-    }
-    leases = [
-        lease("n", 0),
-        lease("n", 1, "uid-q", name="q"),
-        lease("n", 2, "uid-r", name="r"),
-        lease("n", 3, "someone", number=0),
-    ]
-    assert busy_ids(leases, lambda key: Holder(ended.get(key))) == {1, 3}
 
 
 def test_only_leases_of_the_pods_current_number_are_its_own() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api import messages, names
-from shapes import node, pod
+from shapes import lease, node, pod
 
 replace = msgspec.structs.replace
 FIRST, NEXT = "2026-01-01T00:00:00Z", "2026-01-01T00:00:30Z"
@@ -40,6 +40,18 @@ def test_by_default_a_node_takes_no_pod_when_its_status_has_not_changed_for_nine
     reports(seen, NEXT)
     assert why(seen, 0) == ""
     assert seen.state.stale() == 0
+
+
+def test_a_lease_of_an_ended_or_vanished_pod_is_not_busy_and_one_made_by_hand_is(
+    seen: Mirrors,
+) -> None:
+    reports(seen, FIRST)
+    seen.show("pod", pod(phase="Failed"), pod("q"))
+    seen.show("lease", lease("a", 0), lease("a", 1, "uid-q", name="q"))
+    seen.show("lease", lease("a", 2, "uid-r", name="r"), lease("a", 3, "someone", number=0))
+    assert seen.state.busy("a") == {1, 2, 3}
+    seen.status("a", *({"id": n, "processes": 0} for n in range(8)), observed=NEXT)
+    assert seen.state.busy("a") == {1, 3}, "the agent has seen that nothing runs there"
 
 
 def test_a_status_that_says_no_time_as_one_written_by_hand_is_never_stale(

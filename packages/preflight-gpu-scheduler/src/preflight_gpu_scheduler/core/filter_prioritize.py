@@ -19,8 +19,7 @@ from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import gpu_selection
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, Topology, choose
-from preflight_gpu_scheduler.core.ledger import LeaseState, is_own, judge
-from preflight_gpu_scheduler.core.protocol import Look
+from preflight_gpu_scheduler.core.ledger import is_own
 
 T = TypeVar("T")
 BEST: Final = 32
@@ -141,26 +140,6 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     def can_use(self, ids: Iterable[int]) -> bool:
         """Tell whether these are there and well, whoever has them."""
         return {slot.id for slot in self.slots}.issuperset(ids)
-
-
-def busy_ids(
-    leases: Iterable[Lease], look: Look, numbers: Mapping[str, int] | None = None
-) -> frozenset[int]:
-    """GPUs of one node whose leases cannot be taken over. ``numbers``: ids by UUID as the node's
-    status has them now. A GPU that has got another id since its lease was made is busy under both.
-    """
-    busy = set()
-    for lease in leases:
-        if lease.gpu is None:
-            continue  # not one GPU's by what it says; a create under its name fails
-        pod, gpu = lease.pod, lease.gpu[1]
-        state = LeaseState.FOREIGN if pod is None else judge(lease, look(pod))
-        if state not in {LeaseState.FREE, LeaseState.UNSURE}:
-            busy.add(gpu)
-        now = (numbers or {}).get(lease.uuid, gpu)
-        if now != gpu and state is not LeaseState.FREE:
-            busy.add(now)
-    return frozenset(busy)
 
 
 def own_ids(leases: Iterable[Lease], pod: Pod) -> Mapping[str, tuple[int, ...]]:

@@ -15,8 +15,8 @@ from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import desired
-from preflight_gpu_scheduler.core.filter_prioritize import NodeView, busy_ids, known, view
-from preflight_gpu_scheduler.core.ledger import FirstSeen, Holder, Ledger
+from preflight_gpu_scheduler.core.filter_prioritize import NodeView, known, view
+from preflight_gpu_scheduler.core.ledger import FirstSeen, Holder, LeaseState, Ledger, judge
 from preflight_gpu_scheduler.core.protocol import Answer, DeleteLease, ReadLease, ReadPod, Request
 from preflight_gpu_scheduler.core.protocol import Stored as Done
 
@@ -309,8 +309,16 @@ class GpuSnapshot:
         )
 
     def busy(self, name: str) -> frozenset[int]:
-        """Ids of the node that cannot be taken over."""
-        leases = dict(self.leases_on(name))
-        foreign = frozenset(gpu for gpu, lease in leases.items() if lease.gpu is None)
+        """Ids of the node that others have, or whose leases cannot be taken over; a GPU that has
+        got another id since its lease was made is busy under both.
+        """
+        busy = set(self.others(name))
         numbers = {uuid: gpu for gpu, uuid in self.uuids(name).items() if uuid}
-        return foreign | busy_ids(leases.values(), self.look, numbers) | self.others(name)
+        for gpu, lease in self.leases_on(name):
+            state = judge(lease, self.look(lease.pod or ("", "")))
+            if state not in {LeaseState.FREE, LeaseState.UNSURE}:
+                busy.add(gpu)
+            now = numbers.get(lease.uuid, gpu)
+            if now != gpu and state is not LeaseState.FREE:
+                busy.add(now)
+        return frozenset(busy)
