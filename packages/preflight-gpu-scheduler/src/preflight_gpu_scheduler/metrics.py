@@ -10,8 +10,6 @@ from preflight_kube.runtime.controller import Collected, RuntimeMetrics
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from preflight_gpu_scheduler.api.names import COLLECTED_REASONS
-
 _MILLISECONDS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
 _WAITS: Final = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
 PHASES: Final = ("Pending", "Reserved", "Bound", "Failed")
@@ -59,8 +57,6 @@ class GpuControllerMetrics(WriteMetrics):
         counter, gauge = self._counter, self._gauge
         about = "Leases deleted because nobody can use them."
         self.collected = counter("gpu_scheduler_collected", about, ["reason"])
-        for reason in COLLECTED_REASONS:
-            self.collected.labels(reason)
         about = "Reservations taken back from pods that wait."
         self.reclaimed = counter("gpu_scheduler_reclaimed", about)
         about = "Bound pods without the lease of a GPU that they have."

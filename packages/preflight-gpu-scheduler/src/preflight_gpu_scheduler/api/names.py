@@ -58,9 +58,6 @@ NODE_ANNOTATION: Final = PREFIX + "node"
 ID_ANNOTATION: Final = PREFIX + "id"
 UUID_ANNOTATION: Final = PREFIX + "uuid"
 
-COLLECTED_REASONS: Final = ("gone", "ended", "elsewhere", "deleted", "void")
-"""Why a lease is collected, as the metric of it says."""
-
 MOST_ID: Final = 1023
 """The highest id of a GPU on its node."""
 

@@ -79,7 +79,7 @@ def _has(pod: Pod, node: str, gpu: int) -> bool:
 
 
 def reason(lease: Lease, holder: Holder) -> str:
-    """Why a lease that was FREE, UNSURE or VOID was collected, one of COLLECTED_REASONS."""
+    """Why a lease that was FREE, UNSURE or VOID was collected, as the metric has it."""
     pod = holder.pod
     if pod is None or pod.uid != lease.holder:
         return "gone"
