@@ -25,14 +25,9 @@ class Files(msgspec.Struct, kw_only=True):
 
     pod: dict[str, Any] = {}
     claims: dict[str, Claim] = {}
-    nodes: Mapping[str, Node] = {}
-    statuses: Mapping[str, Inventory] = {}
+    nodes: dict[str, Node] = {}
+    statuses: dict[str, Inventory] = {}
     views: Mapping[str, NodeView] = {}
-
-    @property
-    def claim(self) -> Claim | None:
-        """The one that the pod names."""
-        return self.claims.get(claim_of(self.pod))
 
     def beside(self, seen: GpuSnapshot) -> Files:
         """The pod and its claim, beside what a cluster has."""
@@ -61,8 +56,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def files(paths: list[str]) -> Files:
     """Raises :class:`~preflight_kube.cli.commands.BadInput` with every problem of all files."""
-    nodes, statuses = dict[str, Node](), dict[str, Inventory]()
-    files, problems = Files(nodes=nodes, statuses=statuses), list[str]()
+    files, problems = Files(), list[str]()
 
     def take(raw: Any) -> list[str]:
         kind = raw.get("kind") if isinstance(raw, dict) else None
@@ -77,10 +71,10 @@ def files(paths: list[str]) -> Files:
                 files.claims[claim.name] = claim
             elif kind == "GpuNodeStatus":
                 status = msgspec.json.decode(msgspec.json.encode(raw), type=RawStatus).read()
-                statuses[status.node] = status
+                files.statuses[status.node] = status
             elif kind == "Node":
                 node = msgspec.convert(raw, Node)
-                nodes[node.name] = node
+                files.nodes[node.name] = node
             else:
                 return ["is not a Pod, GpuClaim, Node or GpuNodeStatus; leave it out."]
         except (msgspec.ValidationError, RecursionError) as error:
@@ -104,18 +98,15 @@ def files(paths: list[str]) -> Files:
 
 def explain(given: Files, config: Config) -> Explained:
     """Nodes stand in the order in which the extender likes them, then those that fail."""
-    claim = given.claim
+    claim = given.claims.get(claim_of(given.pod))
     verdict = admit(given.pod, claim, config)
     if verdict.refused:
         return Explained(refused=verdict.refused, warnings=verdict.warnings)
     if claim is None:
         missing = "the GpuClaim that the pod names is not among what was given"
         return Explained(patch=verdict.patch, warnings=(*verdict.warnings, missing))
-    every = sorted({*given.nodes, *given.statuses})
-    nodes = sorted(
-        (_node(name, given, claim, config) for name in every),
-        key=lambda node: (not node.ids, -node.score, node.node),
-    )
+    nodes = [_node(name, given, claim, config) for name in {*given.nodes, *given.statuses}]
+    nodes.sort(key=lambda node: (not node.ids, -node.score, node.node))
     return Explained(patch=verdict.patch, warnings=verdict.warnings, nodes=tuple(nodes))
 
 
