@@ -176,7 +176,7 @@ class Ledger:
     def _status(self, node: str) -> Inventory:
         return self._statuses(node) or Inventory(node=node)
 
-    def hold(self, node: str, pod: Pod, ids: Iterable[int]) -> None:
+    def hold(self, node: str, ids: Iterable[int], pod: Pod) -> None:
         """Nobody else here chooses these; what the pod held there before is let go."""
         held, known = tuple(ids), self._status(node).uuids
         use = Use(pod, held, tuple(known.get(gpu, "") for gpu in held), pod.number)
@@ -225,8 +225,8 @@ class Ledger:
         """The GPUs of pods that mirrors show to be bound to ``node``, or to be planned there."""
         return (use for (kind, _), use in self._uses.get(node, {}).items() if kind == "shown")
 
-    def others(self, node: str, uid: str) -> frozenset[int]:
-        """The GPUs of all pods but ``uid``, by the ids of now."""
+    def others(self, node: str, uid: str = "") -> frozenset[int]:
+        """The GPUs that pods but ``uid`` have, whatever leases say, by the ids of now."""
         self._settle(node)
         uses = [use for (_, who), use in self._uses.get(node, {}).items() if who != uid]
         uuids = {uuid for use in uses for uuid in use.uuids if uuid}

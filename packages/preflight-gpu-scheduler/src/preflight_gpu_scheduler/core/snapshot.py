@@ -4,7 +4,7 @@ what it holds in memory for binds under way. It is of one event loop, and nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -60,7 +60,8 @@ class GpuSnapshot:
         self._views: dict[str, NodeView] = {}
         self._dirty: set[str] = set()
         patience = config.seconds("stale_after")
-        self._ledger = Ledger(clock, self.inventory, patience, self._dirty.add)
+        ledger = self._ledger = Ledger(clock, self.inventory, patience, self._dirty.add)
+        self.hold, self.others = ledger.hold, ledger.others
         self._beats = FirstSeen()
         self._stale: set[str] = set()
         self._refreshed = float("-inf")
@@ -164,10 +165,6 @@ class GpuSnapshot:
                 if lease is None or lease.holder != use.pod.uid:
                     yield use.pod, gpu, lease
 
-    def others(self, node: str, uid: str = "") -> frozenset[int]:
-        """The GPUs of ``node`` that pods but ``uid`` have, whatever leases say."""
-        return self._ledger.others(node, uid)
-
     def device_states(self) -> dict[str, dict[str, int]]:
         """By node, how many GPUs are leased, free, and neither: sick, unknown or cut up."""
         states = {}
@@ -205,10 +202,6 @@ class GpuSnapshot:
         return len(self._stale & self._views.keys())
 
     # --- what this process does
-
-    def hold(self, node: str, ids: Iterable[int], pod: Pod) -> None:
-        """From now on nobody else here chooses these; what the pod held there before is let go."""
-        self._ledger.hold(node, pod, ids)
 
     def let_go(self, node: str, pod: Pod, *, sent: bool = False) -> None:
         """Let others choose again what the pod held in memory on ``node``. ``sent``: its Binding

@@ -22,7 +22,6 @@ from preflight_gpu_scheduler.core.admission import admit, claim_of
 
 T = TypeVar("T")
 MUTATE: Final = "/mutate-pods"
-_REFUSED: Final = 403
 _CLAIM_KINDS: Final = (
     ("resourceclaims", "resourceClaimName"),
     ("resourceclaimtemplates", "resourceClaimTemplateName"),
@@ -55,16 +54,16 @@ class Webhook:
         entries: list[str] = []
         if name := claim_of(pod):
             if refused := limits.of_list(pod, "spec.resourceClaims", limits.REQUESTS - 1):
-                return Response.denied(refused, code=_REFUSED)
+                return Response.denied(refused)
             read = await self._claim(namespace, name)
             if isinstance(read, list):
                 why = f"the GpuClaim that the pod names is not valid: {' '.join(read)}"
-                return Response.denied(why, code=_REFUSED)
+                return Response.denied(why)
             claim = read
             entries = await self._gpu_entries(namespace, pod)
         verdict = admit(pod, claim, self._config, gpu_entries=entries)
         if verdict.refused:
-            return Response.denied(verdict.refused, code=_REFUSED, warnings=verdict.warnings)
+            return Response.denied(verdict.refused, warnings=verdict.warnings)
         return Response(patch=verdict.patch, warnings=verdict.warnings)
 
     async def _claim(self, namespace: str, name: str) -> Claim | list[str] | None:
