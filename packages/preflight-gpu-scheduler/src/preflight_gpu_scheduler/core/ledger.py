@@ -44,12 +44,12 @@ class LeaseState(Enum):
 
 class Holder(msgspec.Struct, frozen=True):
     """The pod of the holder's name, or None. ``live``: read from the API server after the lease
-    was. ``lingering``: names of leases whose holders vanished, and may still run.
+    was. ``lingers``: whether the holder of a lease, who vanished, may still run.
     """
 
     pod: Pod | None
     live: bool = False
-    lingering: frozenset[str] = frozenset()
+    lingers: Callable[[Lease], bool] = lambda _: False
 
 
 def judge(lease: Lease, holder: Holder, *, over: bool = False) -> LeaseState:
@@ -58,7 +58,7 @@ def judge(lease: Lease, holder: Holder, *, over: bool = False) -> LeaseState:
     if not lease.ours or gpu is None:
         return LeaseState.FREE if over and lease.locks else LeaseState.FOREIGN
     if pod is None or pod.uid != lease.holder:
-        if lease.name in holder.lingering:
+        if holder.lingers(lease):
             return LeaseState.LINGERING
         return LeaseState.FREE if holder.live else LeaseState.UNSURE
     if pod.bound and not pod.ended:

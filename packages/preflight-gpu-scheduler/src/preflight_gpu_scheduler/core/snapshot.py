@@ -78,15 +78,8 @@ class GpuSnapshot:
         return self.pods.get("/".join(key))
 
     def look(self, key: Key) -> Holder:
-        """The pod of this (namespace, name), and which leases of earlier ones are still in use."""
-        pod = self.pod(key)
-        uid = pod.uid if pod is not None else ""
-        others = (
-            lease
-            for lease in self.leases_for(key)
-            if lease.holder != uid and self._ledger.lingers(lease)
-        )
-        return Holder(pod, lingering=frozenset(lease.name for lease in others))
+        """The pod of this (namespace, name), and whether leases of earlier ones are in use."""
+        return Holder(self.pod(key), lingers=self._ledger.lingers)
 
     def claim(self, key: Key) -> Claim | None:
         """The claim of this (namespace, name); None where it is absent, or not valid."""

@@ -43,11 +43,8 @@ class Webhook:
 
     async def __call__(self, request: AdmissionRequest) -> Response:
         """The patch, or one sentence for each reason against the pod."""
-        if (
-            request.resource.resource != "pods"
-            or request.operation != "CREATE"
-            or request.sub_resource
-        ):
+        what = request.resource.resource, request.sub_resource, request.operation
+        if what != ("pods", "", "CREATE"):
             return Response()
         pod, namespace = request.new(dict), request.namespace
         claim: Claim | None = None
