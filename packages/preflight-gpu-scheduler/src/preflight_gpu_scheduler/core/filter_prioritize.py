@@ -318,11 +318,11 @@ def answered(passed: Iterable[str], failed: Mapping[str, str]) -> FilterResult:
 def prioritize(
     question: Question, names: Sequence[str], nodes: Mapping[str, NodeView]
 ) -> tuple[Priority, ...]:
-    """0–10 for each of ``names``: how well the GPUs that the pod would get there fit together."""
-    reserved = question.pod.reserved
-    has = {reserved.node} if reserved is not None else question.own.keys()
+    """0–10 for each of ``names``: how well the GPUs that the pod would get there fit together. Who
+    has GPUs passes one node only, and then nobody asks.
+    """
     return tuple(
-        Priority(name, 10 if name in has else chosen.score)
+        Priority(name, chosen.score)
         for chosen, alike in choices(question, names, nodes)
         for name in alike
     )
