@@ -31,7 +31,7 @@ from preflight_gpu_scheduler.controller.apply import Executor
 from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_gpu_scheduler.controller.controller import Controller
 from preflight_gpu_scheduler.core.admission import admit
-from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, BindingResult
+from preflight_gpu_scheduler.core.filter_prioritize import BindingResult, ExtenderBindingArgs
 from preflight_gpu_scheduler.metrics import ExtenderMetrics, GpuControllerMetrics
 from preflight_gpu_scheduler.webhook.extender import Application, Extender, serving
 from preflight_kube.admission.server import HttpServer
@@ -510,7 +510,7 @@ class Called(Extender):
 
     called: Callable[[str], Awaitable[None]]
 
-    async def bind(self, args: BindingArgs) -> BindingResult:
+    async def bind(self, args: ExtenderBindingArgs) -> BindingResult:
         await self.called(args.pod_name)
         return await super().bind(args)
 

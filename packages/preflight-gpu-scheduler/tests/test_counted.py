@@ -14,7 +14,7 @@ from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.controller.controller import Controller
 from preflight_gpu_scheduler.core.admission import admit
-from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, FilterArgs
+from preflight_gpu_scheduler.core.filter_prioritize import ExtenderArgs, ExtenderBindingArgs
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 from preflight_testing.apidouble.patches import json_patch
 from prometheus_client import CollectorRegistry
@@ -67,7 +67,7 @@ def test_what_a_pod_is_counted_with_is_what_the_scheduler_counts(found: Pod, cou
         if not count:
             continue
         seen = world(count, found)
-        answer = seen.extender.filter(FilterArgs(pod=found, node_names=("a",)))
+        answer = seen.extender.filter(ExtenderArgs(pod=found, node_names=("a",)))
         if count == counted:
             assert answer.node_names == ("a",)
         else:
@@ -76,18 +76,18 @@ def test_what_a_pod_is_counted_with_is_what_the_scheduler_counts(found: Pod, cou
 
 def test_a_pod_with_another_count_than_its_claim_is_never_bound_unless_nothing_is_counted() -> None:
     found = asking("")
-    args = BindingArgs(pod_name="p", pod_namespace="team", pod_uid="uid-p", node="a")
+    args = ExtenderBindingArgs(pod_name="p", pod_namespace="team", pod_uid="uid-p", node="a")
     seen = world(2, found)
     outcome = anyio.run(seen.extender.bind, args)
     assert outcome.error == messages.COUNT_DIFFERS
     off = world(2, found, count_resource="")
-    assert off.extender.filter(FilterArgs(pod=found, node_names=("a",))).node_names == ("a",)
+    assert off.extender.filter(ExtenderArgs(pod=found, node_names=("a",))).node_names == ("a",)
 
 
 def test_a_claim_that_was_made_again_with_another_count_gives_a_pod_nothing() -> None:
     found = asking("2")
     seen = world(2, found)
-    question = FilterArgs(pod=found, node_names=("a",))
+    question = ExtenderArgs(pod=found, node_names=("a",))
     assert seen.extender.filter(question).node_names == ("a",)
     seen.claim("two", 4)
     assert seen.extender.filter(question).node_names == ()
@@ -121,7 +121,7 @@ def test_whatever_comes_first_a_pod_passes_with_the_number_that_it_was_counted_w
             seen.claim("two", {"one": 1, "two": 2}[step])
         shown, claim = seen.state.pod(("team", "p")), seen.state.claim(("team", "two"))
         if shown is not None:
-            question = FilterArgs(pod=shown, node_names=("a",))
+            question = ExtenderArgs(pod=shown, node_names=("a",))
             passes = bool(seen.extender.filter(question).node_names)
             assert passes == (claim is not None and shown.counted(RESOURCE) == claim.want.count)
 

@@ -7,7 +7,7 @@ from mirrors import Mirrors
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import GangStart, written
 from preflight_gpu_scheduler.api.types import Pod
-from preflight_gpu_scheduler.core.filter_prioritize import FilterArgs
+from preflight_gpu_scheduler.core.filter_prioritize import ExtenderArgs
 from preflight_gpu_scheduler.core.gpu_selection import choose
 from shapes import claim, node, pod
 
@@ -38,7 +38,9 @@ class Crowd(Mirrors):
         self.running: list[tuple[float, str, Pod]] = []
 
     def passes(self, asked: Pod) -> tuple[str, ...]:
-        return self.extender.filter(FilterArgs(pod=asked, node_names=tuple(NODES))).node_names or ()
+        return (
+            self.extender.filter(ExtenderArgs(pod=asked, node_names=tuple(NODES))).node_names or ()
+        )
 
     def small(self, name: str) -> None:
         asked = pod(name, annotations={names.CLAIM_ANNOTATION: "one"})

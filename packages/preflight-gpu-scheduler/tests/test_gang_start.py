@@ -13,7 +13,7 @@ from mirrors import Mirrors
 from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.allocation import GangStart, Reserved, written
 from preflight_gpu_scheduler.api.types import Pod
-from preflight_gpu_scheduler.core.filter_prioritize import FilterArgs
+from preflight_gpu_scheduler.core.filter_prioritize import ExtenderArgs
 from shapes import node, pod
 
 replace = msgspec.structs.replace
@@ -50,7 +50,7 @@ class Gangs(Mirrors):
         """The node that the scheduler is told; or why none."""
         shown = self.state.pod(("team", name))
         asked = shown or pod(name, annotations={names.CLAIM_ANNOTATION: "one"})
-        found = self.extender.filter(FilterArgs(pod=asked, node_names=tuple(nodes)))
+        found = self.extender.filter(ExtenderArgs(pod=asked, node_names=tuple(nodes)))
         if found.error:
             return found.error
         return ",".join(found.node_names or ()) or next(

@@ -15,8 +15,8 @@ from preflight_gpu_scheduler.api.claim import Claim, RawClaim
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory, RawStatus
 from preflight_gpu_scheduler.api.types import Metadata, Pod, PodSpec
 from preflight_gpu_scheduler.core.filter_prioritize import (
-    BindingArgs,
-    FilterArgs,
+    ExtenderArgs,
+    ExtenderBindingArgs,
     FilterResult,
     read_call,
 )
@@ -232,11 +232,11 @@ def test_the_schedulers_calls_are_read_by_gos_names() -> None:
             "NodeNames": ["a", "b"],
         }
     ).encode()
-    args = read_call(body, FilterArgs)
-    assert isinstance(args, FilterArgs)
+    args = read_call(body, ExtenderArgs)
+    assert isinstance(args, ExtenderArgs)
     assert (args.pod.metadata.uid, args.node_names) == ("u", ("a", "b"))
     bound = read_call(
-        b'{"PodName": "p", "PodNamespace": "team", "PodUID": "u", "Node": "a"}', BindingArgs
+        b'{"PodName": "p", "PodNamespace": "team", "PodUID": "u", "Node": "a"}', ExtenderBindingArgs
     )
     assert not isinstance(bound, str)
     assert bound.pod_uid == "u"
@@ -250,12 +250,12 @@ def test_the_schedulers_calls_are_read_by_gos_names() -> None:
 
 @given(st.binary(max_size=60) | tree.map(lambda one: json.dumps(one).encode()))
 def test_a_call_that_is_none_is_answered_in_a_sentence(body: bytes) -> None:
-    for found in (read_call(body, FilterArgs), read_call(body, BindingArgs)):
+    for found in (read_call(body, ExtenderArgs), read_call(body, ExtenderBindingArgs)):
         assert isinstance(found, str)
         assert "\n" not in found
 
 
 def test_a_call_with_whole_nodes_says_what_to_set() -> None:
-    found = read_call(b'{"Pod": {"metadata": {}}, "Nodes": {"items": []}}', FilterArgs)
+    found = read_call(b'{"Pod": {"metadata": {}}, "Nodes": {"items": []}}', ExtenderArgs)
     assert isinstance(found, str)
     assert "nodeCacheCapable: true" in found

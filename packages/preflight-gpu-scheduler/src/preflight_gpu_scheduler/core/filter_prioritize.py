@@ -30,8 +30,8 @@ class _Go(msgspec.Struct, rename="pascal", frozen=True, kw_only=True):
     pass
 
 
-class FilterArgs(_Go, frozen=True, kw_only=True):
-    """As k8s.io/kube-scheduler/extender/v1 ``ExtenderArgs``, with ``nodeCacheCapable: true``."""
+class ExtenderArgs(_Go, frozen=True, kw_only=True):
+    """As k8s.io/kube-scheduler/extender/v1 has it, with ``nodeCacheCapable: true``."""
 
     pod: Pod
     node_names: tuple[str, ...] | None = None
@@ -53,8 +53,8 @@ class Priority(_Go, frozen=True):
     score: int
 
 
-class BindingArgs(_Go, frozen=True, kw_only=True):
-    """As ``ExtenderBindingArgs``."""
+class ExtenderBindingArgs(_Go, frozen=True, kw_only=True):
+    """As the type of that name."""
 
     pod_name: str
     pod_namespace: str
@@ -81,8 +81,8 @@ class MetaVictims(_Go, frozen=True, kw_only=True):
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
-class PreemptionArgs(_Go, frozen=True, kw_only=True):
-    """As ``ExtenderPreemptionArgs``, with ``nodeCacheCapable: true``."""
+class ExtenderPreemptionArgs(_Go, frozen=True, kw_only=True):
+    """As the type of that name, with ``nodeCacheCapable: true``."""
 
     pod: Pod
     victims: dict[str, MetaVictims] | None = msgspec.field(
@@ -97,11 +97,6 @@ class PreemptionResult(_Go, frozen=True, kw_only=True):
 
 
 _NAMES_ONLY: Final = "set nodeCacheCapable: true for this extender"
-_CALLED: Final[Mapping[type, str]] = {
-    FilterArgs: "ExtenderArgs",
-    PreemptionArgs: "ExtenderPreemptionArgs",
-    BindingArgs: "ExtenderBindingArgs",
-}
 
 
 def read_call(body: bytes, type_: type[T], size: int = 0) -> T | str:
@@ -109,15 +104,15 @@ def read_call(body: bytes, type_: type[T], size: int = 0) -> T | str:
     it had; of a large one ``body`` is the beginning.
     """
     if size > len(body):
-        hint = "" if type_ is BindingArgs else f"; {_NAMES_ONLY}"
+        hint = "" if type_ is ExtenderBindingArgs else f"; {_NAMES_ONLY}"
         return f"the call has {size} bytes, more than are read of one{hint}"
     try:
         args = msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        return f"the call is not an {_CALLED[type_]}: {' '.join(str(error).split()):.200}"
-    if isinstance(args, FilterArgs) and args.node_names is None:
+        return f"the call is not an {type_.__name__}: {' '.join(str(error).split()):.200}"
+    if isinstance(args, ExtenderArgs) and args.node_names is None:
         return f"the call has no NodeNames; {_NAMES_ONLY}"
-    if isinstance(args, BindingArgs) and not all(msgspec.structs.astuple(args)):
+    if isinstance(args, ExtenderBindingArgs) and not all(msgspec.structs.astuple(args)):
         return "the call names no pod, no uid or no node"
     return args
 

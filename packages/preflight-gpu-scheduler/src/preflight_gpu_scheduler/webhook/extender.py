@@ -38,10 +38,10 @@ Answer = (
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 _HEAD: Final = [(b"content-type", b"application/json")]
 _CALLS: Final[dict[str, tuple[type[Any], Callable[[str], Answer]]]] = {
-    "filter": (calls.FilterArgs, lambda why: calls.FilterResult(error=why)),
-    "prioritize": (calls.FilterArgs, lambda _: ()),
-    "preempt": (calls.PreemptionArgs, lambda _: calls.PreemptionResult()),
-    "bind": (calls.BindingArgs, calls.BindingResult),
+    "filter": (calls.ExtenderArgs, lambda why: calls.FilterResult(error=why)),
+    "prioritize": (calls.ExtenderArgs, lambda _: ()),
+    "preempt": (calls.ExtenderPreemptionArgs, lambda _: calls.PreemptionResult()),
+    "bind": (calls.ExtenderBindingArgs, calls.BindingResult),
 }
 """By verb, a method of the extender: what it gets, and the answer where something is wrong."""
 
@@ -63,7 +63,7 @@ class Extender:
         self._starts = GangStarts(state, config, runner)
         state.listeners.append(self._changed)
 
-    def filter(self, args: calls.FilterArgs) -> calls.FilterResult:
+    def filter(self, args: calls.ExtenderArgs) -> calls.FilterResult:
         """Which of the named nodes can give the pod its GPUs."""
         if not self._state.synced:
             return calls.FilterResult(error=NOT_READY)
@@ -76,12 +76,12 @@ class Extender:
         most = None if question.pod.particular else calls.BEST
         return calls.filter_nodes(question, names, self._state.views(), kept, most)
 
-    def prioritize(self, args: calls.FilterArgs) -> Sequence[calls.Priority]:
+    def prioritize(self, args: calls.ExtenderArgs) -> Sequence[calls.Priority]:
         """0–10 for each of the named nodes; 0 for all where nothing is known of the claim."""
         names = args.node_names or ()
         return calls.prioritize(self._question(args.pod), names, self._state.views())
 
-    def preempt(self, args: calls.PreemptionArgs) -> calls.PreemptionResult:
+    def preempt(self, args: calls.ExtenderPreemptionArgs) -> calls.PreemptionResult:
         """The nodes on which the pod gets its GPUs when those victims have gone."""
         victims = args.victims or {}
         if not self._state.synced:
@@ -98,7 +98,7 @@ class Extender:
         stay = (name for choice, alike in chosen if choice.ids for name in alike)
         return calls.PreemptionResult(victims={name: victims[name] for name in stay})
 
-    async def bind(self, args: calls.BindingArgs) -> calls.BindingResult:
+    async def bind(self, args: calls.ExtenderBindingArgs) -> calls.BindingResult:
         """Lock the GPUs, bind the pod."""
         if not self._state.synced:
             return calls.BindingResult(NOT_READY)
@@ -115,7 +115,7 @@ class Extender:
             log.info("bound", gpus=list(outcome.ids), **about)
         return calls.BindingResult(outcome.error)
 
-    async def _bind(self, args: calls.BindingArgs) -> BindOutcome:
+    async def _bind(self, args: calls.ExtenderBindingArgs) -> BindOutcome:
         pod = await self._pod(args)
         if pod is None:
             return BindOutcome(error=binding.GONE)
@@ -175,7 +175,7 @@ class Extender:
         job = BindJob(pod=pod, node=node, own=own, uuids=uuids, gang=claim.gang is not None)
         return (yield from binding.bind(job, pick, state.look))
 
-    async def _pod(self, args: calls.BindingArgs) -> Pod | None:
+    async def _pod(self, args: calls.ExtenderBindingArgs) -> Pod | None:
         """As the mirror has it, or as the API server does where that shows another one or none."""
         shown = self._state.pod((args.pod_namespace, args.pod_name))
         if shown is not None and shown.uid == args.pod_uid:
