@@ -35,15 +35,15 @@ Countable = Annotated[
 Duration = Annotated[str, Meta(description="A Go duration, e.g. 30s.")]
 Text = Annotated[str, Meta(min_length=1, max_length=253)]
 
-LEAST: Final = {
-    "stale_after": (1.0, 86400.0),
-    "gang_bind": (1.0, 600.0),
-    "gang_max_wait": (0.0, 86400.0),
-    "bind_budget": (1.0, 600.0),
+_BOUNDS: Final = {
+    "staleAfter": (1.0, 86400.0),
+    "gangBind": (1.0, 600.0),
+    "gangMaxWait": (0.0, 86400.0),
+    "bindBudget": (1.0, 600.0),
     "sweep": (1.0, 3600.0),
     "heartbeat": (1.0, 3600.0),
 }
-"""Least and most seconds."""
+"""Least and most seconds of each duration."""
 EXTENDER_PORT: Final = 9443
 _SPARE: Final = 5.0
 """Seconds between the end of what a bind may take and the end of the scheduler's patience."""
@@ -114,13 +114,11 @@ def of(raw: object) -> Config:
 
 def _meaning(raw: dict[Any, Any]) -> list[str]:
     """List problems of durations that the schema cannot say, where they are texts."""
-    problems: list[str] = []
-    seconds: dict[str, float] = {}
-    keys = dict(zip(Config.__struct_fields__, Config.__struct_encode_fields__, strict=True))
-    for field, (least, most) in LEAST.items():
-        key, default = keys[field], getattr(Config(), field)
-        text = raw.get(key, default)
-        if not isinstance(text, str):
+    problems, seconds = list[str](), dict[str, float]()
+    defaults = msgspec.to_builtins(Config())
+    given = {**defaults, **raw}
+    for key, (least, most) in _BOUNDS.items():
+        if not isinstance(text := given[key], str):
             continue
         try:
             value = parse_duration(text)
@@ -128,17 +126,16 @@ def _meaning(raw: dict[Any, Any]) -> list[str]:
             problems.append(f"{key}: {error}.")
             continue
         if least <= value <= most:
-            seconds[field] = value
-        else:
-            problems.append(
-                f'{key}: "{text:.40}" is not between {least:g} s and {most:g} s; set e.g. {default}.'
-            )
-    if seconds.get("heartbeat", 0.0) * 2 > seconds.get("stale_after", float("inf")):
+            seconds[key] = value
+            continue
+        between = f"is not between {least:g} s and {most:g} s; set e.g. {defaults[key]}."
+        problems.append(f'{key}: "{text:.40}" {between}')
+    if seconds.get("heartbeat", 0.0) * 2 > seconds.get("staleAfter", math.inf):
         problems.append(
             "staleAfter: is less than two heartbeats, so that one that comes late empties the node; set three times heartbeat."
         )
-    reservation = raw.get("reservationSeconds", Config().reservation_seconds)
-    if isinstance(reservation, int) and seconds.get("gang_bind", 0.0) >= reservation:
+    reservation = given["reservationSeconds"]
+    if isinstance(reservation, int) and seconds.get("gangBind", 0.0) >= reservation:
         problems.append(
             "gangBind: is not below reservationSeconds, so that a gang's GPUs are taken back while it gathers; lower it."
         )
