@@ -26,11 +26,10 @@ def table(seen: GpuSnapshot, now: datetime) -> str:
         islands: dict[str, list[str]] = {}
         leases = dict(seen.leases_on(node))
         for device in inventory.devices:
-            lease = leases.get(device.id)
-            if lease is None:
-                cell = _without_lease(seen, node, device, user_of(device, over))
-            else:
-                cell = _cell(seen, device, lease, now)
+            user = f"used by {uses}" if (uses := user_of(device, over)) else ""
+            if device.id in seen.others(node):
+                user = "a pod's, whose Lease is lost"
+            cell = _cell(seen, device, leases.get(device.id), user, now)
             islands.setdefault(device.island or "no island", []).append(cell)
         cells = [f"[{island}: {' '.join(of_it)}]" for island, of_it in islands.items()]
         why = f"  ({blocked})" if (blocked := seen.view(node).blocked) else ""
@@ -41,44 +40,33 @@ def table(seen: GpuSnapshot, now: datetime) -> str:
     return "\n".join(f"{node.ljust(width)}  {cells}" for node, cells in rows)
 
 
-def _sick(device: Device) -> str:
-    reason = f": {device.reason}" if device.reason else ""
-    return "" if device.usable else "MIG" if device.mig else f"{device.health}{reason}"
-
-
-def _without_lease(seen: GpuSnapshot, node: str, device: Device, user: str) -> str:
-    """The reason that keeps it from others all the same."""
-    used, sick = f"used by {user}" if user else "", _sick(device)
-    if device.id in seen.others(node):
-        used = "a pod's, whose Lease is lost"
-    return f"{device.id}:{f'{used} ({sick})' if used and sick else used or sick or '-'}"
-
-
-def _cell(seen: GpuSnapshot, device: Device, lease: Lease, now: datetime) -> str:
-    sick = _sick(device)
-    if not lease.ours:
-        return f"{device.id}:somebody else's Lease {lease.name}"
-    key = lease.pod or ("", "")
-    pod = "/".join(key)
-    states = {
-        LeaseState.HELD: pod,
-        LeaseState.RESERVED: f"reserved for {pod}{_left(lease, now)}",
-        LeaseState.VOID: f"being taken back from {pod}",
-        LeaseState.LINGERING: f"of {pod}, which is gone, and may still run",
-        LeaseState.UNSURE: f"of {pod}, which is not seen",
-    }
-    state = states.get(judge(lease, seen.look(key)), "free again")
-    return f"{device.id}:{state}{f' ({sick})' if sick else ''}"
+def _cell(seen: GpuSnapshot, device: Device, lease: Lease | None, user: str, now: datetime) -> str:
+    """``user``: what it is without a Lease."""
+    if lease is None:
+        state = user
+    elif not lease.ours:
+        state = f"somebody else's Lease {lease.name}"
+    else:
+        key = lease.pod or ("", "")
+        pod = "/".join(key)
+        states = {
+            LeaseState.HELD: pod,
+            LeaseState.RESERVED: f"reserved for {pod}{_left(lease, now)}",
+            LeaseState.VOID: f"being taken back from {pod}",
+            LeaseState.LINGERING: f"of {pod}, which is gone, and may still run",
+            LeaseState.UNSURE: f"of {pod}, which is not seen",
+        }
+        state = states.get(judge(lease, seen.look(key)), "free again")
+    why = f": {device.reason}" if device.reason else ""
+    sick = "" if device.usable else "MIG" if device.mig else f"{device.health}{why}"
+    return f"{device.id}:{f'{state} ({sick})' if state and sick else state or sick or '-'}"
 
 
 def _left(lease: Lease, now: datetime) -> str:
     lasts, since = lease.spec.lease_duration_seconds, lease.spec.renew_time
     if lasts is None or since is None:
         return ""
-    try:
-        left = lasts - (now - datetime.fromisoformat(since)).total_seconds()
-    except (TypeError, ValueError):  # no time, or one without its zone
-        return ""
+    left = lasts - (now - datetime.fromisoformat(since)).total_seconds()
     return f" for {min(max(left, 0), lasts):.0f} s"
 
 
