@@ -130,7 +130,7 @@ class Controller:
                 self._pods.add(key)
                 if pod.claim:
                     self._claims.add((key[0], pod.claim))
-            for lease in seen.leases_for(key):
+            for lease in seen.leases.by_index("pod", "/".join(key)):
                 self._queue(lease)
         elif kind == "claim":
             self._claims.add(key)
@@ -216,11 +216,9 @@ class Controller:
     async def _sweep(self) -> None:
         seen = self._seen
         while True:
-            states = {state.value: 0 for state in LeaseState}
-            for lease in list(seen.leases.store.values()):
-                states[self._queue(lease).value] += 1
-            for name, number in states.items():
-                self._metrics.leases.labels(name).set(number)
+            states = Counter(self._queue(lease) for lease in list(seen.leases.store.values()))
+            for state in LeaseState:
+                self._metrics.leases.labels(state.value).set(states[state])
             self._metrics.stale.set(seen.stale())
             nodes = list(seen.nodes.store.values())
             unlocked = {pod.key for node in nodes for pod, *_ in seen.unlocked(node.name)}

@@ -107,9 +107,7 @@ class GpuSnapshot:
     def gang_claims(self) -> dict[Key, Claim]:
         """Those that name a gang."""
         claims = self.claims.by_index("ganged", "")
-        return {
-            (claim.namespace, claim.name): claim for claim in claims if not isinstance(claim, list)
-        }
+        return {(it.namespace, it.name): it for it in claims if isinstance(it, Claim)}
 
     def pods_of(self, claim: Key) -> list[Pod]:
         """The pods that name this claim."""
@@ -131,10 +129,6 @@ class GpuSnapshot:
         renumbered = known and lease.uuid and known.get(gpu, "") not in {"", lease.uuid}
         lost = lease.node not in self.nodes.store or (known and gpu not in known)
         return bool(lost or renumbered)
-
-    def leases_for(self, pod: Key) -> list[Lease]:
-        """The leases that were made for a pod of this name."""
-        return self.leases.by_index("pod", "/".join(pod))
 
     def held_by(self, uid: str) -> list[Lease]:
         """The leases of which this pod is the holder."""
