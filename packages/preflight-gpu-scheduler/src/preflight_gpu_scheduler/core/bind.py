@@ -78,8 +78,7 @@ def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
             yield from give_back(created.values())
             return BindOutcome(error=chosen.why)
         needs = protocol.locks(pod, job.node, (n for n in chosen.ids if n not in held), job.uuids)
-        by_name = {lease.name: lease for lease in own.values()}
-        taken = yield from take(needs, look, _AT_ONCE, by_name)
+        taken = yield from take(needs, look, _AT_ONCE)
         created |= taken.created
         held |= {need.gpu for need in needs if need.name in taken.created.keys() | taken.adopted}
         if taken.broken:

@@ -177,12 +177,9 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     broken: str = ""
 
 
-def take(
-    needs: Iterable[CreateLease], look: Look, at_once: int, own: Mapping[str, Lease] = {}
-) -> Steps[Taken]:
+def take(needs: Iterable[CreateLease], look: Look, at_once: int) -> Steps[Taken]:
     """Try all ``needs``, ``at_once`` side by side; stops at the first batch in which one is busy.
-    ``own``: leases by name that a mirror shows to be the pod's already. Sorted order keeps two that
-    want the same GPUs from taking half each for ever.
+    Sorted order keeps two that want the same GPUs from taking half each for ever.
     """
     created: dict[str, Lease] = {}
     adopted: set[str] = set()
@@ -191,11 +188,9 @@ def take(
     ordered = sorted(needs, key=lambda need: need.name)
     for first in range(0, len(ordered), at_once):
         batch = ordered[first : first + at_once]
-        answers = yield tuple(
-            AdoptLease(lease=own[need.name]) if need.name in own else need for need in batch
-        )
+        answers = yield tuple(batch)
         for need, answer in zip(batch, answers, strict=True):
-            got = yield from _settle(need, answer, look, adopts=need.name in own)
+            got = yield from _settle(need, answer, look)
             if isinstance(got, Lease):
                 created[need.name] = got
             elif got is True:
@@ -221,11 +216,10 @@ def relock(pod: Pod, look: Look) -> Steps[Taken]:
     return (yield from take(needs, look, len(needs)))
 
 
-def _settle(
-    need: CreateLease, answer: Answer, look: Look, *, adopts: bool
-) -> Steps[Lease | bool | str]:
+def _settle(need: CreateLease, answer: Answer, look: Look) -> Steps[Lease | bool | str]:
     """Settle one GPU: the lease that was created, True where the pod's own was adopted, False
-    where it is busy, or why the whole attempt cannot go on. ``adopts``: what ``answer`` is to."""
+    where it is busy, or why the whole attempt cannot go on. ``answer``: to the create."""
+    adopts = False
     for _ in range(_TRIES):
         if isinstance(answer, Missing):  # adopted too late: it was given back meanwhile
             answer, adopts = (yield from only(need)), False
