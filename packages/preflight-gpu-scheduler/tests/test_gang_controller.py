@@ -16,10 +16,17 @@ from preflight_gpu_scheduler.api.allocation import (
     binding_annotations,
     written,
 )
+from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.controller.apply import Executor
 from preflight_gpu_scheduler.controller.controller import CLAIM_PATIENCE, Controller
 from preflight_gpu_scheduler.controller.gang_controller import GangController
-from preflight_gpu_scheduler.core.protocol import DeleteLease, RaiseReclaimed, Steps, Stored
+from preflight_gpu_scheduler.core.protocol import (
+    DeleteLease,
+    RaiseReclaimed,
+    ReadPod,
+    Steps,
+    Stored,
+)
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 from prometheus_client import CollectorRegistry
 from shapes import lease, node, pod
@@ -118,17 +125,21 @@ def test_the_scheduler_counts_the_gpus_of_each_node_that_takes_pods_and_of_no_ot
 
 
 class Answers:
-    """An executor to which everything is answered; ``sent``: the kinds of requests."""
+    """An executor to which everything is answered; ``sent``: the kinds of requests; ``first``: the
+    pod that is read.
+    """
 
     def __init__(self) -> None:
         self.sent: list[type] = []
+        self.first: Pod | None = None
 
     async def run(self, steps: Steps[Any], budget: float) -> Any:
         try:
             batch = next(steps)
             while True:
                 self.sent += map(type, batch)
-                batch = steps.send(tuple(Stored() for _ in batch))
+                reads = (isinstance(request, ReadPod) for request in batch)
+                batch = steps.send(tuple(Stored(self.first if read else None) for read in reads))
         except StopIteration as ended:
             return ended.value
 
@@ -161,6 +172,7 @@ def test_a_member_whose_gpu_went_after_its_gang_had_begun_is_placed_anew_and_no_
         runs = binding_annotations("a", (0,), {}) if where == "a" else {}
         member = pod(f"g-{n}", annotations={**reserved, **runs}, node_name=where if runs else "")
         seen.show("pod", member)
+        ours.first = ours.first or member
         held = lease(where, 0, f"uid-g-{n}", name=f"g-{n}")
         about = {**(held.metadata.annotations or {}), names.UUID_ANNOTATION: "GPU-x"}
         named = msgspec.structs.replace(held.metadata, annotations=about)
@@ -174,6 +186,6 @@ def test_a_member_whose_gpu_went_after_its_gang_had_begun_is_placed_anew_and_no_
         return ours.sent
 
     requests()
-    assert requests() == [], "it will be bound"
+    assert requests() == [ReadPod], "it will be bound"
     goes(seen)
-    assert requests() == [RaiseReclaimed, DeleteLease]
+    assert requests() == [ReadPod, ReadPod, RaiseReclaimed, DeleteLease]

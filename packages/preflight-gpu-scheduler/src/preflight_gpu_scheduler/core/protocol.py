@@ -306,7 +306,7 @@ def collect(lease: Lease, look: Look, *, over: bool, stranded: bool = False) -> 
         return Done.KEPT
     reserved = pod.reserved
     if reserved is not None and reserved.first_uid != pod.uid:
-        kept = yield from _dissolve(pod, reserved, look)
+        kept = yield from _dissolve(pod, reserved)
         if kept is not None and not (stranded and kept is Done.KEPT):
             return kept
     if not (yield from raise_number(pod, max(pod.number, lease.number))):
@@ -314,23 +314,15 @@ def collect(lease: Lease, look: Look, *, over: bool, stranded: bool = False) -> 
     return Done.RECLAIMED if (yield from give_back([lease])) else Done.AGAIN
 
 
-def _dissolve(pod: Pod, reserved: Reserved, look: Look) -> Steps[Done | None]:
+def _dissolve(pod: Pod, reserved: Reserved) -> Steps[Done | None]:
     """Take back the first member's reservation before another's: on that pod's version Binding and
     fence exclude each other. None where the member may be reclaimed; KEPT where the gang is being
     bound: then its members keep what they have.
     """
-    key, uid = (pod.namespace, reserved.first), reserved.first_uid
-    first = look(key).pod
-    settled = first is not None and (
-        first.bound or first.ended or first.deleting or first.planned(reserved.plan)
-    )
-    if first is None or first.uid != uid or not settled:
-        # The first one is reserved before all others, and a mirror may be behind.
-        answer = yield from read_pod(key)
-        if not isinstance(answer, Pod):
-            return Done.AGAIN if isinstance(answer, Lost) else None
-        first = answer
-    if first.uid != uid or first.ended:
+    first = yield from read_pod((pod.namespace, reserved.first))
+    if isinstance(first, Lost):
+        return Done.AGAIN
+    if first is None or first.uid != reserved.first_uid or first.ended:
         return None
     if first.bound:
         return Done.KEPT
