@@ -71,7 +71,7 @@ class Spec(_Section, frozen=True, kw_only=True):
     ] = ""
 
 
-class Want(msgspec.Struct, frozen=True, kw_only=True):
+class Want(msgspec.Struct, frozen=True):
     """The part of a claim that decides which GPUs it may be. ``least``: GB/s, 0 for any."""
 
     count: int
@@ -92,14 +92,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def want(self) -> Want:
         """The part of it that decides which GPUs it may be."""
-        devices, topology = self.spec.devices, self.spec.topology
-        return Want(
-            count=devices.count,
-            policy=devices.policy,
-            mode=topology.mode,
-            least=topology.min_bandwidth_gbps,
-            prefer=devices.prefer_ids,
-        )
+        gpus, way = self.spec.devices, self.spec.topology
+        return Want(gpus.count, gpus.policy, way.mode, way.min_bandwidth_gbps, gpus.prefer_ids)
 
     @property
     def count(self) -> int:

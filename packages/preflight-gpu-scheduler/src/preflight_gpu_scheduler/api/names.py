@@ -41,11 +41,8 @@ NUDGED_ANNOTATION: Final = PREFIX + "nudged"
 NVIDIA_ANNOTATION: Final = PREFIX + "nvidia-visible-devices"
 CUDA_ANNOTATION: Final = PREFIX + "cuda-visible-devices"
 FORGEABLE: Final = (
-    ALLOCATED_ANNOTATION,
-    RESERVED_ANNOTATION,
-    RECLAIMED_ANNOTATION,
-    NVIDIA_ANNOTATION,
-    CUDA_ANNOTATION,
+    *(ALLOCATED_ANNOTATION, RESERVED_ANNOTATION, RECLAIMED_ANNOTATION),
+    *(NVIDIA_ANNOTATION, CUDA_ANNOTATION),
 )
 """Annotations of a claim pod that only this system writes: one at creation is a forgery."""
 

@@ -121,12 +121,10 @@ class Executor:
                 return Delete(path=path, uid=lease.uid, resource_version=version)
             case protocol.BindPod(pod=pod):
                 about = {"name": pod.name, "namespace": pod.namespace}
-                binding = {
-                    "apiVersion": "v1",
-                    "kind": "Binding",
-                    "metadata": about | _versioned(pod, request.annotations),
-                    "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
-                }
+                metadata = about | _versioned(pod, request.annotations)
+                target = {"apiVersion": "v1", "kind": "Node", "name": request.node}
+                kind = {"apiVersion": "v1", "kind": "Binding"}
+                binding = {**kind, "metadata": metadata, "target": target}
                 return Create(f"{pod_path(pod.key)}/binding", binding)
             case protocol.RaiseReclaimed(pod=pod):
                 annotations = {names.RECLAIMED_ANNOTATION: str(request.number)}

@@ -179,12 +179,8 @@ class Agent:
         try:
             await self._client.merge_patch(f"{self._path}/status", body)
         except NotFound:
-            created = {
-                "apiVersion": names.API_VERSION,
-                "kind": "GpuNodeStatus",
-                "metadata": {"name": self._node},
-                "spec": {"nodeName": self._node},
-            }
+            kind = {"apiVersion": names.API_VERSION, "kind": "GpuNodeStatus"}
+            created = {**kind, "metadata": {"name": self._node}, "spec": {"nodeName": self._node}}
             with suppress(Conflict):  # somebody else made it meanwhile
                 await self._client.create(names.STATUSES, created)
             await self._client.merge_patch(f"{self._path}/status", body)
