@@ -383,7 +383,8 @@ class Plane:
         """A real kube-scheduler that asks the extender at ``port``."""
         folder = os.environ[ASSETS]
         access = str(kubeconfig or self.kubeconfig)
-        made = scheduler_config(self.config, kubeconfig=access, port=port, leader_elect=False)
+        made = scheduler_config(self.config, kubeconfig=access, port=port)
+        made["leaderElection"] = {"leaderElect": False}
         (self.home / f"{name}.yaml").write_text(yaml.safe_dump(made))
         log = (self.home / f"{name}.log").open("wb")
         command = [

@@ -448,12 +448,12 @@ class Bench:
                 "scheduler-config",
                 "--kubeconfig",
                 self._access(name),
-                "--no-leader-election",
             ]
             words += ["--extender-port", str(self._port)]
             config = yaml.safe_load(
                 subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout
             )
+            config["leaderElection"] = {"leaderElect": False}
         file = self._logs / f"{name}.yaml"
         file.write_text(yaml.safe_dump(config))
         command = [str(self._folder / "kube-scheduler"), f"--config={file}", "--secure-port=0"]

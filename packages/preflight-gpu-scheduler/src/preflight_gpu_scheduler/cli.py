@@ -78,7 +78,6 @@ def _parser() -> argparse.ArgumentParser:
     scheduler.add_argument("--kubeconfig", default="", help=about)
     about = "where its lease is kept (%(default)s)"
     scheduler.add_argument("--namespace", default="kube-system", help=about)
-    scheduler.add_argument("--no-leader-election", action="store_true", help="for a single replica")
     for asked in (extender, scheduler):
         about = "port for kube-scheduler, on 127.0.0.1 (%(default)s)"
         asked.add_argument("--extender-port", type=commands.port, default=EXTENDER_PORT, help=about)
@@ -204,7 +203,6 @@ def _scheduler_config(args: argparse.Namespace) -> int:
         kubeconfig=args.kubeconfig,
         namespace=args.namespace,
         port=args.extender_port,
-        leader_elect=not args.no_leader_election,
     )
     print(yaml.safe_dump(config, sort_keys=False, width=120), end="")
     return commands.DONE

@@ -148,7 +148,6 @@ def scheduler_config(
     kubeconfig: str = "",
     namespace: str = "kube-system",
     port: int = EXTENDER_PORT,
-    leader_elect: bool = True,
 ) -> dict[str, Any]:
     """The KubeSchedulerConfiguration with which the stock kube-scheduler asks our extender.
     ``kubeconfig``: a file; empty for the pod's ServiceAccount. ``namespace``: where the
@@ -165,7 +164,7 @@ def scheduler_config(
         "percentageOfNodesToScore": 100,  # the free GPUs may be outside of a sample
         "clientConnection": {"qps": 500, "burst": 1000, **access},
         "leaderElection": {
-            "leaderElect": leader_elect,
+            "leaderElect": True,
             "resourceNamespace": namespace,
             "resourceName": "gpu-scheduler-kube",
         },
