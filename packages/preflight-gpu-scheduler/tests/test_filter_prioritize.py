@@ -217,7 +217,7 @@ def test_leased_and_sick_gpus_and_those_that_the_agent_sees_in_use_are_not_free(
         Device(id=4, processes=1, in_use_by=("u",)),
     )
     for over, free in ((set[str](), [0]), ({"u"}, [0, 4])):
-        found = seen(node(), Inventory(node="n", devices=devices), {1}, over=over)
+        found = seen(node(), Inventory(node="n", devices=devices), {1}, ended=over.__contains__)
         assert [slot.id for n, slot in enumerate(found.slots) if found.free >> n & 1] == free
 
 

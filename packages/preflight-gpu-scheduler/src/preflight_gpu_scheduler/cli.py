@@ -198,11 +198,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _scheduler_config(args: argparse.Namespace) -> int:
-    config = scheduler_config(
-        _load(args.config),
-        kubeconfig=args.kubeconfig,
-        namespace=args.namespace,
-        port=args.extender_port,
-    )
+    more = {"kubeconfig": args.kubeconfig, "namespace": args.namespace}
+    config = scheduler_config(_load(args.config), port=args.extender_port, **more)
     print(yaml.safe_dump(config, sort_keys=False, width=120), end="")
     return commands.DONE

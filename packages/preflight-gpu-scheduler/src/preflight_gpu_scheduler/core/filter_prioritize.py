@@ -6,7 +6,7 @@ functions of a view, what they see of a node, and the words on the wire (Go's na
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -153,11 +153,11 @@ def known(inventory: Inventory | None, node: str, config: Config) -> Inventory |
     return inventory
 
 
-def user_of(device: Device, over: Collection[str] = ()) -> str:
-    """The user of a GPU by what the agent sees, whatever leases say; empty for nobody. ``over``:
-    uids of pods that are known to have ended, though the status may not say so yet.
+def user_of(device: Device, ended: Callable[[str], bool]) -> str:
+    """The user of a GPU by what the agent sees, whatever leases say; empty for nobody. ``ended``:
+    whether the pod of a uid is known to have, though the status may not say so yet.
     """
-    if users := [uid for uid in device.in_use_by if uid not in over]:
+    if users := [uid for uid in device.in_use_by if not ended(uid)]:
         return f"pod {users[0]}"
     return "a process of no claim" if device.processes and not device.in_use_by else ""
 
@@ -168,11 +168,11 @@ def view(
     busy: Collection[int],
     config: Config,
     *,
-    over: Collection[str] = (),
+    ended: Callable[[str], bool] = lambda _: False,
     unlocked: bool = False,
     stale: bool = False,
 ) -> NodeView:
-    """``busy``: ids that somebody has. ``over``: as for :func:`user_of`. ``unlocked``: whether the
+    """``busy``: ids that somebody has. ``ended``: as for :func:`user_of`. ``unlocked``: whether the
     lease of a GPU of a bound pod is missing. ``stale``: the status has not changed for too long;
     one that says no time at all, as written by hand, is never stale.
     """
@@ -192,7 +192,7 @@ def view(
     elif unlocked:
         why = messages.UNLOCKED
     slots = gpu_selection.topology(inventory.devices)
-    taken = {device.id for device in inventory.devices if user_of(device, over)}.union(busy)
+    taken = {device.id for device in inventory.devices if user_of(device, ended)}.union(busy)
     free = gpu_selection.mask_of(slots, (slot.id for slot in slots if slot.id not in taken))
     sick = any(device.health != "Healthy" for device in inventory.devices)
     healed = (msgspec.structs.replace(device, health="Healthy") for device in inventory.devices)

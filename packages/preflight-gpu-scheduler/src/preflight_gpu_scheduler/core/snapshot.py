@@ -276,14 +276,12 @@ class GpuSnapshot:
 
     def _build_view(self, name: str) -> NodeView:
         inventory = self.inventory(name)
-        devices = inventory.devices if inventory is not None else ()
-        users = {uid for device in devices for uid in device.in_use_by}
         return view(
             self.nodes.get(name),
             inventory,
             self.busy(name),
             self._config,
-            over={uid for uid in users if self._ledger.ended(uid)},
+            ended=self._ledger.ended,
             unlocked=any(lease is None for *_, lease in self.unlocked(name)),
             stale=name in self._stale,
         )

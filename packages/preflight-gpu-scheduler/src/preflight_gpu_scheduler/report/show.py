@@ -26,7 +26,7 @@ def table(seen: GpuSnapshot, now: datetime) -> str:
         islands: dict[str, list[str]] = {}
         leases = dict(seen.leases_on(node))
         for device in inventory.devices:
-            user = f"used by {uses}" if (uses := user_of(device, over)) else ""
+            user = f"used by {uses}" if (uses := user_of(device, over.__contains__)) else ""
             if device.id in seen.others(node):
                 user = "a pod's, whose Lease is lost"
             cell = _cell(seen, device, leases.get(device.id), user, now)
