@@ -148,13 +148,7 @@ class Controller:
     def _lease_changed(self, name: str) -> None:
         seen, lease = self._seen, self._seen.lease(name)
         node = (lease or Lease(metadata=Metadata(name=name))).node
-        inventory = seen.inventory(node) if seen.nodes.get(node) is not None else None
-        # What a node counts that gives not all of its GPUs, and who has a sick one, follow from
-        # leases.
-        if inventory is not None and not (
-            all(device.usable for device in inventory.devices) and not inventory.conflicts
-        ):
-            self._nodes.add(("", node))
+        self._nodes.add(("", node))  # what it counts, and who has a sick GPU, follow from leases
         if lease is None:
             self._since.forget(f"lease {name}")
             self._wakes.set()
