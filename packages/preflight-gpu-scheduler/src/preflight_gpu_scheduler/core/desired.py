@@ -97,15 +97,10 @@ def status(
     allocations = [shown for pod in living if (shown := _allocation(pod, held_by)) is not None]
     bound, total = sum(allocation["phase"] == "Bound" for allocation in allocations), len(living)
     message = f"{bound} of {total} pods are bound" if total else "no pod names this claim"
-    if allocations:
-        phase = "Bound" if bound == total else "Reserved"
-    elif possible:
-        phase = "Pending"
-    else:
-        phase = "Failed"
-        message = (
-            f"no node that is known could ever give {claim.count} GPUs as this claim wants them"
-        )
+    never = f"no node that is known could ever give {claim.count} GPUs as this claim wants them"
+    phase = "Bound" if bound == total else "Reserved"
+    if not allocations:
+        phase, message = ("Pending", message) if possible else ("Failed", never)
     status: dict[str, Any] = {
         "phase": phase,
         "pods": total,

@@ -182,11 +182,9 @@ def _numa_node(bus: str) -> int | None:
 
 def _nameless(nvml: Any) -> tuple[type[Exception], ...]:
     """Errors that are one GPU's; any other says that NVML itself does not answer."""
-    return (
-        *(nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired, nvml.NVMLError_Unknown),
-        *(nvml.NVMLError_NoPermission, nvml.NVMLError_InsufficientPower),
-        nvml.NVMLError_IrqIssue,
-    )
+    lost = nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired, nvml.NVMLError_Unknown
+    sick = nvml.NVMLError_NoPermission, nvml.NVMLError_InsufficientPower, nvml.NVMLError_IrqIssue
+    return lost + sick
 
 
 _OWN: Final = Nvml()

@@ -5,7 +5,7 @@ writes. An id belongs to a UUID: a lease locks the one, and a variable names the
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -222,8 +222,7 @@ def conflicts(node: Node, drivers: Collection[str]) -> tuple[str, ...]:
 
 def changed(old: InventoryStatus, new: InventoryStatus) -> bool:
     """Tell whether more than the heartbeat differs: that is written at once."""
-    blank: dict[str, Any] = {"observed_time": None}
-    return msgspec.structs.replace(old, **blank) != msgspec.structs.replace(new, **blank)
+    return msgspec.structs.replace(old, observed_time=new.observed_time) != new
 
 
 def islands(places: Mapping[int, Facts]) -> dict[int, tuple[str, float]]:
