@@ -131,14 +131,12 @@ def _meaning(raw: dict[Any, Any]) -> list[str]:
         between = f"is not between {least:g} s and {most:g} s; set e.g. {defaults[key]}."
         problems.append(f'{key}: "{text:.40}" {between}')
     if seconds.get("heartbeat", 0.0) * 2 > seconds.get("staleAfter", math.inf):
-        problems.append(
-            "staleAfter: is less than two heartbeats, so that one that comes late empties the node; set three times heartbeat."
-        )
+        late = "so that one that comes late empties the node; set three times heartbeat"
+        problems.append(f"staleAfter: is less than two heartbeats, {late}.")
     reservation = given["reservationSeconds"]
     if isinstance(reservation, int) and seconds.get("gangBind", 0.0) >= reservation:
-        problems.append(
-            "gangBind: is not below reservationSeconds, so that a gang's GPUs are taken back while it gathers; lower it."
-        )
+        gathers = "so that a gang's GPUs are taken back while it gathers; lower it"
+        problems.append(f"gangBind: is not below reservationSeconds, {gathers}.")
     return problems
 
 

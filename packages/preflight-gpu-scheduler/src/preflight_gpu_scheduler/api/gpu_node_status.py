@@ -112,21 +112,20 @@ class RawStatus(msgspec.Struct, frozen=True):
         wrong = []
         named = self.spec.get("nodeName") if isinstance(self.spec, dict) else None
         if named and named != node:
-            wrong.append(
-                f"spec.nodeName: is {named!s:.253}, and the object is named {node}; both must be the node's name."
+            both = (
+                f"is {named!s:.253}, and the object is named {node}; both must be the node's name"
             )
+            wrong.append(f"spec.nodeName: {both}.")
         count = sum(len(device.in_use_by) + len(device.xids) for device in inventory.devices)
         if count > _MOST_ENTRIES:
-            wrong.append(
-                f"status.devices: has {count} pods and XIDs, more than the {_MOST_ENTRIES} that are kept of a node; write fewer."
-            )
+            most = f"more than the {_MOST_ENTRIES} that are kept of a node; write fewer"
+            wrong.append(f"status.devices: has {count} pods and XIDs, {most}.")
         ids = [str(device.id) for device in inventory.devices]
         uuids = [device.uuid for device in inventory.devices if device.uuid]
         for what, values in (("id", ids), ("uuid", uuids)):
             if twice := sorted({value for value in values if values.count(value) > 1}):
-                wrong.append(
-                    f"status.devices: the {what} {', '.join(twice)} is there more than once; each GPU has its own."
-                )
+                which = f"the {what} {', '.join(twice)} is there more than once"
+                wrong.append(f"status.devices: {which}; each GPU has its own.")
         devices = () if wrong else tuple(sorted(inventory.devices, key=lambda device: device.id))
         return msgspec.structs.replace(inventory, node=node, devices=devices, problems=tuple(wrong))
 

@@ -165,10 +165,9 @@ def _with_claim(
     if _TOLERATION not in (spec.tolerations or ()):
         tolerations = [*(spec.tolerations or ()), _TOLERATION]
         patch.append(jsonpatch.add("/spec/tolerations", tolerations))
-    waits = claim is None or claim.gang is not None
-    if waits and not any(gate.name == names.GATE for gate in spec.scheduling_gates or ()):
-        gates = [*(raw.get("schedulingGates") or ()), {"name": names.GATE}]
-        patch.append(jsonpatch.add("/spec/schedulingGates", gates))
+    gates, ours = raw.get("schedulingGates") or [], {"name": names.GATE}
+    if (claim is None or claim.gang is not None) and ours not in gates:
+        patch.append(jsonpatch.add("/spec/schedulingGates", [*gates, ours]))
     scheduler = config.scheduler_name
     if spec.scheduler_name == scheduler:
         return AdmissionVerdict(patch=tuple(patch))
@@ -180,9 +179,8 @@ def _with_claim(
 def _without_claim(spec: _Spec, annotations: Mapping[str, str], config: Config) -> AdmissionVerdict:
     allocated = annotations.get(names.ALLOCATED_ANNOTATION)
     if allocated is not None and allocation.parse_allocated(allocated) is None:
-        return AdmissionVerdict(
-            refused=f"annotation {names.ALLOCATED_ANNOTATION}: {_shown(allocated)} is not <node>:<id>,<id>; write e.g. node-a:0,1."
-        )
+        why = f"{_shown(allocated)} is not <node>:<id>,<id>; write e.g. node-a:0,1."
+        return AdmissionVerdict(refused=f"annotation {names.ALLOCATED_ANNOTATION}: {why}")
     # As it was written, in that order.
     entries = ({"name": CUDA, "value": allocated.partition(":")[2]},) if allocated else ()
     patch = _variables(spec, entries, guard=config.guard_others)
