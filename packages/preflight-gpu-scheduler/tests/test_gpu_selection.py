@@ -34,7 +34,7 @@ def order(
     islands = {of[one].island for one in ids}
     slowest = min(of[one].bandwidth for one in ids)
     if want.policy == "spread":
-        return (-len(islands), -slowest, ids)
+        return (-len(islands), ids)
     if want.mode == "Ignore":
         return (ids,)
     left = sum(of[one].island in islands for one in free) - len(ids)

@@ -194,15 +194,11 @@ def _adjacent(run: Sequence[Slot]) -> bool:
 
 
 def _spread(there: Sequence[Slot], count: int, fixed: frozenset[int]) -> tuple[Slot, ...]:
-    """Most islands; then the highest bandwidth of the slowest; then lowest ids."""
+    """Most islands; then lowest ids."""
     taken = [slot for slot in there if slot.id in fixed]
     touched = {slot.island for slot in taken}
     most = min(len({slot.island for slot in there}), len(touched) + count - len(taken))
-    for speed in sorted({slot.bandwidth for slot in there}, reverse=True):
-        group = [slot for slot in there if slot.bandwidth >= speed or slot.id in fixed]
-        if len(group) >= count and len({slot.island for slot in group}) >= most:
-            break  # with the slowest at the latest: all that are free are enough
-    for slot in group:  # taken while enough places stay for the islands still to come
+    for slot in there:  # taken while enough places stay for the islands still to come
         new = slot.island not in touched or count - len(taken) > most - len(touched)
         if new and slot.id not in fixed and len(taken) < count:
             taken.append(slot)
