@@ -22,7 +22,7 @@ from preflight_appwrapper.webhook.handler import (
     label_value,
     patch,
     refusals,
-    reviews,
+    review,
 )
 from preflight_kube.admission.review import UserInfo
 from preflight_kube.api.kinds import RESTMapping
@@ -356,18 +356,16 @@ def test_each_component_is_asked_for_with_all_that_is_known_of_the_author() -> N
     user = UserInfo(
         username="system:serviceaccount:ns:sa", uid="7", groups=("g",), extra={"k": ("v",)}
     )
-    asked = reviews(wrapper_from(wrapper(job(), service())), user, "ns", SERVED)
-    assert [one["spec"]["resourceAttributes"]["resource"] for one in asked.values()] == [
-        "jobs",
-        "services",
-    ]
-    assert asked[0]["spec"]["extra"] == {"k": ["v"]}
-    assert asked[0]["spec"]["groups"] == ["g"]
-    said = refusals(asked, {0: True, 1: False})
-    assert said == (
+    asked = review(user, "ns", ("batch", "v1", "Job"), "jobs")["spec"]
+    assert asked["resourceAttributes"]["resource"] == "jobs"
+    assert asked["extra"] == {"k": ["v"]}
+    assert asked["groups"] == ["g"]
+    both = wrapper_from(wrapper(job(), service()))
+    jobs = {("batch", "v1", "Job"): True}
+    assert list(refusals(both, user, "ns", SERVED, jobs)) == [
         "spec.components[1].template: system:serviceaccount:ns:sa may not create services in ns; ask for that right.",
-    )
-    assert len(refusals(asked, {})) == 2
+    ]
+    assert len(list(refusals(both, user, "ns", SERVED, {}))) == 2
 
 
 def test_a_right_that_one_authorizer_grants_and_another_denies_is_none() -> None:
@@ -396,7 +394,7 @@ def test_no_review_makes_it_raise(raw: Any) -> None:
         list(updated(found, wrapper_from(wrapper())))
         patch(found, user="u", uid="", labeled=False)
         kept(one if isinstance(one, dict) else {}, wrapper_from(wrapper()))
-        reviews(found, UserInfo(), "ns", SERVED)
+        list(refusals(found, UserInfo(), "ns", SERVED, {}))
 
 
 LWS_PATH = "template.spec.leaderWorkerTemplate"

@@ -26,7 +26,7 @@ from preflight_proto.devices import GROUP, VERSIONS, requests_of
 
 from preflight_appwrapper.api.names import API_VERSION, FINALIZER, KIND, wrapper_path
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, ClaimRef, Pod, written
+from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, ClaimRef, written
 from preflight_appwrapper.controller.labeled_lists import LabeledLists
 from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.components import ComponentError, build, claims_of, possible_name
@@ -247,16 +247,6 @@ class WrapperApplier:
             return not all(map(elsewhere, state.listed.pods))
 
         return any(await writes.gather([pods(), self._look_at_components(wrapper, state)]))
-
-    async def still(self, wrapper: AppWrapper, pod: Pod, state: LeaderState) -> bool:
-        """Say whether a pod is as it was seen, and read the components, too."""
-        path = f"{_pods(wrapper.metadata.namespace)}/{quote(pod.name, safe='')}"
-
-        async def same() -> bool:
-            raw = await self._client.get_or_none(path, PartialObject)
-            return raw is not None and self._versioned(raw).pod == pod
-
-        return (await writes.gather([same(), self._look_at_components(wrapper, state)]))[0]
 
     def _versioned(self, raw: PartialObject) -> VersionedPod:
         pod = decode.pod(raw, self._rules.autopilot.taints)

@@ -150,7 +150,7 @@ class Controller:
             self._leave(key, plan, snapshot)
             self._metrics.looks.observe(time.thread_time() - began)
             if plan.row in _VERIFIED and not verified:
-                await self._verify(wrapper, plan, state)
+                await self._applier.survey(wrapper, state)
                 verified = True
                 continue
             verified = False
@@ -214,13 +214,6 @@ class Controller:
         if key in self._taken:
             self._taken.discard(key)
             self._brake.give_back(key)
-
-    async def _verify(self, wrapper: AppWrapper, plan: WrapperPlan, state: LeaderState) -> None:
-        """Ask the API server itself, for one pod alone where one decides: a list of all is dear."""
-        cause = plan.judgment.leaves if plan.judgment and plan.row == "evacuate" else None
-        if cause is not None and await self._applier.still(wrapper, cause.pod, state):
-            return
-        await self._applier.survey(wrapper, state)
 
     def _state(self, key: Key, wrapper: AppWrapper) -> LeaderState:
         known = self._states.get(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
@@ -10,14 +11,25 @@ from msgspec.structs import replace
 
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus
+from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Phase
 from preflight_appwrapper.core.parameters import Parameters, parameters
 from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
-from preflight_appwrapper.core.state_machine import ROWS
 
 EVACUATIONS: Final = frozenset({"AutopilotNoExecute", "PreflightFailed"})
 """Reasons of the condition Unhealthy by which a workload leaves its nodes, uncounted."""
+_ROWS: Final[Mapping[Phase, str]] = {
+    "Suspended": "seen suspended",
+    "Resuming": "resume retry",
+    "Running": "created",
+    "Suspending": "leftover resuming-suspend running-suspend resetting-suspend",
+    "Resetting": "create-late reset evacuate reset-deleted",
+    "Succeeded": "succeeded succeeded-delete succeeded-deleted",
+    "Failed": "create-fatal create-last failed failed-delete failed-deleted",
+    "Terminating": "terminating gone",
+}
+ROWS: Final = {row: phase for phase, rows in _ROWS.items() for row in rows.split()}
+"""The phase that each row of the state table leads to; the README has the table."""
 _LAST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
@@ -78,7 +90,7 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
         """A step that takes a row of the table, which gives the phase. ``message``: of an Event
         whose reason has the phase's name; ``more``: its fields.
         """
-        phase = ROWS[row].to
+        phase = ROWS[row]
         if message:
             more["say"] = (self.say(phase, message, warning=phase in {"Resetting", "Failed"}),)
         return self.stay(replace(status, phase=phase), row=row, **more)

@@ -5,7 +5,7 @@ what must not be is denied. Whether its author may create each component is aske
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -129,20 +129,19 @@ class Reviewer:
             ) from None
 
     async def _asked(self, wrapper: AppWrapper, request: AdmissionRequest) -> ValidationResult:
-        kinds = [podsets.group_kind(component.template) for component in wrapper.spec.components]
+        kinds = (podsets.group_kind(component.template) for component in wrapper.spec.components)
         served = await self._kinds.all(kinds)
         judged = created(wrapper, self._rules, namespace=request.namespace, served=served)
         user = request.user_info
         if user.username in self._rules.trusted_users:
             return judged
-        wanted = reviews(wrapper, user, request.namespace, served)
 
-        async def ask(kind: Kind, body: dict[str, Any]) -> tuple[Kind, bool]:
+        async def ask(kind: Kind, resource: str) -> tuple[Kind, bool]:
+            body = review(user, request.namespace, kind, resource)
             return kind, (await self._client.ask(_REVIEWS, body, SubjectAccessReview)).granted
 
-        once = {kinds[i]: body for i, body in wanted.items()}
-        answers = dict(await gather(ask(kind, body) for kind, body in once.items()))
-        refused = refusals(wanted, {i: answers[kinds[i]] for i in wanted})
+        granted = dict(await gather(ask(kind, known.resource) for kind, known in served.items()))
+        refused = refusals(wrapper, user, request.namespace, served, granted)
         return replace(judged, problems=(*judged.problems, *refused))
 
 
@@ -241,40 +240,32 @@ class SubjectAccessReview(msgspec.Struct, frozen=True):
         return self.status.allowed and not self.status.denied
 
 
-def reviews(
-    wrapper: AppWrapper, user: UserInfo, namespace: str, served: Mapping[Kind, RESTMapping]
-) -> dict[int, dict[str, Any]]:
-    """By component: the SubjectAccessReview to create. One that is not served is denied without."""
-    bodies: dict[int, dict[str, Any]] = {}
+def review(user: UserInfo, namespace: str, kind: Kind, resource: str) -> dict[str, Any]:
+    """The SubjectAccessReview to create: whether the user may create objects of a kind."""
     who: dict[str, Any] = {"user": user.username, "uid": user.uid, "groups": [*user.groups]}
     if user.extra:
         who["extra"] = {key: list(values) for key, values in user.extra.items()}
+    what = {"group": kind[0], "version": kind[1], "resource": resource}
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {**who, "resourceAttributes": {"namespace": namespace, "verb": "create", **what}},
+    }
+
+
+def refusals(
+    wrapper: AppWrapper,
+    user: UserInfo,
+    namespace: str,
+    served: Mapping[Kind, RESTMapping],
+    granted: Mapping[Kind, bool],
+) -> Iterator[str]:
+    """Yield a sentence for each component that may not be created; what is not served is denied
+    without.
+    """
     for i, component in enumerate(wrapper.spec.components):
-        group, version, kind = podsets.group_kind(component.template)
-        known = served.get((group, version, kind))
-        if known is None:
-            continue
-        what = {"group": group, "version": version, "resource": known.resource}
-        wanted = {"namespace": namespace, "verb": "create", **what}
-        bodies[i] = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {**who, "resourceAttributes": wanted},
-        }
-    return bodies
-
-
-def refusals(asked: Mapping[int, dict[str, Any]], answers: Mapping[int, bool]) -> tuple[str, ...]:
-    """One sentence for each component that may not be created; one without an answer may not."""
-    sentences = []
-    for i, body in asked.items():
-        if answers.get(i):
-            continue
-        wanted = body["spec"]["resourceAttributes"]
-        what = f"{wanted['resource']}.{wanted['group']}".rstrip(".")
-        why = "" if i in answers else " (nobody answered whether that is allowed)"
-        user = printable(body["spec"]["user"], 120)
-        sentences.append(
-            f"spec.components[{i}].template: {user} may not create {what} in {wanted['namespace']}{why}; ask for that right."
-        )
-    return tuple(sentences)
+        kind = podsets.group_kind(component.template)
+        if kind in served and not granted.get(kind):
+            what = f"{served[kind].resource}.{kind[0]}".rstrip(".")
+            who = printable(user.username, 120)
+            yield f"spec.components[{i}].template: {who} may not create {what} in {namespace}; ask for that right."
