@@ -49,25 +49,26 @@ def main() -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser, subparsers = commands.parser("preflight-appwrapper", _ABOUT)
     run = commands.command(subparsers, "run", _run, help="be one replica of the controller")
-    _as_service(run)
+    label = commands.command(
+        subparsers, "label-nodes", _label_nodes, help="keep one label on each node right"
+    )
+    serve = commands.command(
+        subparsers, "serve", _serve, help="answer the API server's admission reviews"
+    )
+    for command in (run, label, serve):
+        commands.add_config(command)
+        commands.add_lease(command)
+        commands.add_address(command)
+    for command in (run, serve):
+        command.add_argument(
+            "--mark-key", type=Path, help="file with the key of marks (none: no marks)"
+        )
     run.add_argument(
         "--exclude-namespace",
         action="append",
         default=[],
         help="of which nothing is created; any number",
     )
-    label = commands.command(
-        subparsers, "label-nodes", _label_nodes, help="keep one label on each node right"
-    )
-    _as_service(label)
-    serve = commands.command(
-        subparsers, "serve", _serve, help="answer the API server's admission reviews"
-    )
-    _as_service(serve)
-    for command in (run, serve):
-        command.add_argument(
-            "--mark-key", type=Path, help="file with the key of marks (none: no marks)"
-        )
     serve.add_argument(
         "--wrapped-kind",
         action="append",
@@ -105,12 +106,9 @@ def _parser() -> argparse.ArgumentParser:
         )
     else:
         subparsers.add_parser("certs", help="keep the serving certificate and the CA bundles fresh")
-    for name, add in (
-        ("explain", add_explain),
-        ("evacuations", add_evacuations),
-        ("validate-config", add_validate),
-    ):
-        commands.report(subparsers, name, add)
+    commands.report(subparsers, "explain", add_explain)
+    commands.report(subparsers, "evacuations", add_evacuations)
+    commands.report(subparsers, "validate-config", add_validate)
     commands.add_schema(subparsers, json_schema)
     commands.add_crd(subparsers, crd)
     return parser
@@ -153,12 +151,6 @@ def add_evacuations(waiting: argparse.ArgumentParser) -> None:
 def add_validate(parser: argparse.ArgumentParser) -> None:
     """List every problem of a configuration file."""
     commands.validates(parser, settings)
-
-
-def _as_service(parser: argparse.ArgumentParser) -> None:
-    commands.add_config(parser)
-    commands.add_lease(parser)
-    commands.add_address(parser)
 
 
 def _settings(path: Path | None) -> tuple[Config, WrapperRules]:
