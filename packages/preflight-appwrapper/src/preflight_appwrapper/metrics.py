@@ -101,15 +101,8 @@ class Metrics:
     def follow(self, client: Client) -> None:
         """Show what ``client`` sends, and how far what it mirrors is behind the cluster."""
         self.runtime.sends(client)
-
-        def collect() -> Iterator[Metric]:
-            behind = GaugeMetricFamily(
-                "appwrapper_mirror_behind_seconds",
-                "For how long a mirror has been behind.",
-                labels=["path"],
-            )
-            for path, seconds in sorted(client.mirrors.behind().items()):
-                behind.add_metric([path], seconds)
-            yield behind
-
-        self.registry.register(Collected(collect))
+        Gauge(
+            "appwrapper_mirror_behind_seconds",
+            "For how long the mirror that is furthest behind has been; 0 where none is.",
+            registry=self.registry,
+        ).set_function(lambda: max(client.mirrors.behind().values(), default=0.0))
