@@ -36,7 +36,7 @@ class DeletionProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Left(NamedTuple):
-    """A component, or a stray, that is there yet."""
+    """What is there yet, and how it goes."""
 
     delete: DeleteObject
     going: bool
@@ -62,8 +62,14 @@ def progress(context: PhaseContext, status: AppWrapperStatus) -> DeletionProgres
             return DeletionProgress(actions=asked, next=_wait(None))
         return _assertion(snapshot, now)
     start = context.since(status, c.DELETING) or now
-    delete = _force if expired(start, period, now) else _normal
-    return delete(things, snapshot, asked, deadline(start, period), now)
+    force = deadline(start, period)
+    if expired(start, period, now):
+        return _force(things, snapshot, asked, force, now)
+    due = _due(things, snapshot, now)
+    sent = (thing.delete for thing in things if not thing.going and thing.delete not in due)
+    at = min([force, *(snapshot.attempts[delete] + _AGAIN for delete in sent)])
+    what = "deletion by force" if at == force else "the delete is repeated"
+    return DeletionProgress(actions=(*asked, *due), next=_wait(at, f"{what}, if anything is left"))
 
 
 def _things(status: AppWrapperStatus, snapshot: WrapperSnapshot) -> Iterator[_Left]:
@@ -89,20 +95,6 @@ def _due(things: list[_Left], snapshot: WrapperSnapshot, now: datetime) -> tuple
     return tuple(delete for delete in deletes if last.get(delete, now) <= now)
 
 
-def _normal(
-    things: list[_Left],
-    snapshot: WrapperSnapshot,
-    asked: tuple[Confirm, ...],
-    force: datetime,
-    now: datetime,
-) -> DeletionProgress:
-    due = _due(things, snapshot, now)
-    sent = (thing.delete for thing in things if not thing.going and thing.delete not in due)
-    at = min([force, *(snapshot.attempts[delete] + _AGAIN for delete in sent)])
-    what = "deletion by force" if at == force else "the delete is repeated"
-    return DeletionProgress(actions=(*asked, *due), next=_wait(at, f"{what}, if anything is left"))
-
-
 def _force(
     things: list[_Left],
     snapshot: WrapperSnapshot,
@@ -110,8 +102,13 @@ def _force(
     forced_at: datetime,
     now: datetime,
 ) -> DeletionProgress:
-    pods = sorted((pod for pod in snapshot.pods if pod.uid), key=lambda pod: pod.name)
-    forced = [DeleteObject("v1", "Pod", pod.name, pod.uid, force=True) for pod in pods]
+    pods = [
+        _Left(
+            DeleteObject("v1", "Pod", pod.name, pod.uid, True), pod.going, pod.metadata.finalizers
+        )
+        for pod in sorted(snapshot.pods, key=lambda pod: pod.name)
+    ]
+    forced = [pod.delete for pod in pods if pod.delete.uid]
     if snapshot.pods:  # what makes them goes first, also where the period is 0
         asked += _due(things, snapshot, now)
     else:
@@ -126,13 +123,10 @@ def _force(
     at = min(later, default=now + _FORCE_AGAIN)
     blocked = []
     if now >= forced_at + _FORCE_AGAIN:  # the same for each leader, so that nobody takes it back
-        pods_by = [("Pod", pod.name, pod.uid, pod.metadata.finalizers) for pod in snapshot.pods]
-        deletes = [(it.delete, it.finalizers) for it in things]
-        things_by = [(it.kind, it.name, it.uid, by) for it, by in deletes]
         blocked = [
-            f"{kind} {name} ({why})"
-            for kind, name, uid, by in (*pods_by, *things_by)
-            if (why := f"finalizer {', '.join(by)[:200]}" if by else snapshot.refused.get(uid))
+            f"{it.delete.kind} {it.delete.name} ({why})"
+            for it in (*pods, *things)
+            if (why := _finalizers(it) or snapshot.refused.get(it.delete.uid))
         ]
     return DeletionProgress(
         forced=True,
@@ -140,6 +134,10 @@ def _force(
         next=_wait(at, "deletion by force is repeated, if anything is left"),
         blocked=tuple(sorted({*blocked})[:_MOST_NAMED]),
     )
+
+
+def _finalizers(left: _Left) -> str:
+    return f"finalizer {', '.join(left.finalizers)[:200]}" if left.finalizers else ""
 
 
 def _assertion(snapshot: WrapperSnapshot, now: datetime) -> DeletionProgress:
