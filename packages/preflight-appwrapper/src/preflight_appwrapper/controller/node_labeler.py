@@ -21,7 +21,7 @@ from preflight_appwrapper.api.names import COMPONENT
 from preflight_appwrapper.api.rules import BrakeRules
 from preflight_appwrapper.config import NodeHealthConfig
 from preflight_appwrapper.core.brake import Brake, suspicion
-from preflight_appwrapper.core.node_labels import HELD, LabeledNode, code, patch, wanted
+from preflight_appwrapper.core.node_labels import HELD, LabeledNode, code, first_bad, patch
 from preflight_appwrapper.metrics import Metrics
 
 _WORKERS: Final = 4
@@ -82,7 +82,8 @@ class Labeler:
         if node is None:
             return None
         about = node.metadata
-        value, wait = wanted(node.status.conditions, self._health), None
+        bad, wait = first_bad(node.status.conditions, self._health), None
+        value = self._health.value if bad else ""
         if value and self._label(node) != value:
             wait = self._brake.wait(about.name, len(self._nodes.store))
             value = HELD if wait is not None else value

@@ -60,25 +60,21 @@ class LabeledNode(msgspec.Struct, frozen=True):
         kept = dict(islice(about.labels.items(), 1))  # whether there are labels at all is read
         if health.key in about.labels:
             kept = {health.key: about.labels[health.key]}
-        bad = _first_bad(self.status.conditions, health)
+        bad = first_bad(self.status.conditions, health)
         metadata = LabeledNodeMetadata(name=about.name, uid=about.uid, labels=kept)
         return LabeledNode(metadata=metadata, status=_Status((bad,) if bad else ()))
 
 
-def _first_bad(
+def first_bad(
     conditions: Iterable[NodeCondition], health: NodeHealthConfig
 ) -> NodeCondition | None:
+    """The first condition that speaks against a node; None: it has no label."""
     return next((o for o in conditions if makes_sick(o.type, o.status, health.conditions)), None)
-
-
-def wanted(conditions: Iterable[NodeCondition], health: NodeHealthConfig) -> str:
-    """The label's value; empty: there should be none."""
-    return health.value if _first_bad(conditions, health) else ""
 
 
 def code(conditions: Iterable[NodeCondition], health: NodeHealthConfig) -> str:
     """The first condition that speaks against the node, with its error code; empty for none."""
-    bad = _first_bad(conditions, health)
+    bad = first_bad(conditions, health)
     return f"{code_of(bad.reason, bad.message) or 'no code'} of condition {bad.type}" if bad else ""
 
 
