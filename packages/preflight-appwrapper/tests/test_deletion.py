@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from doubled import client, core, double, has, objects, running
 from leading import leads
-from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import (
     AppWrapper,
@@ -17,6 +16,7 @@ from preflight_appwrapper.api.types import (
     ComponentStatus,
     Condition,
     Pod,
+    lenient,
 )
 from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.controller.controller import Controller

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import (
     AppWrapper,
@@ -20,6 +19,7 @@ from preflight_appwrapper.api.types import (
     Metadata,
     Pod,
     PodSet,
+    lenient,
 )
 from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.decode import PartialObject

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import (
     AppWrapper,
@@ -23,6 +22,7 @@ from preflight_appwrapper.api.types import (
     Metadata,
     Pod,
     PodSet,
+    lenient,
 )
 from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.health import judge

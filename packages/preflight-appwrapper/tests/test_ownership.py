@@ -12,10 +12,9 @@ import pytest
 from doubled import client, condition, double, objects, running, write_status
 from leading import leads
 from player import bare_pod, job, wrapper
-from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import LABEL
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import Pod, wrapper_from
+from preflight_appwrapper.api.types import Pod, lenient, wrapper_from
 from preflight_appwrapper.controller.cache import WrapperCache
 from preflight_appwrapper.controller.controller import Controller
 from preflight_appwrapper.core.decode import PartialObject

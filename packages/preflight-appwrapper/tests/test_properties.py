@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
-from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import PHASES, Pod, wrapper_from, written
+from preflight_appwrapper.api.types import PHASES, Pod, lenient, wrapper_from, written
 from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.plan import (

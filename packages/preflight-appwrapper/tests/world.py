@@ -17,9 +17,8 @@ from typing import Any
 from msgspec.structs import replace
 from preflight_appwrapper.api.conditions import Written
 from preflight_appwrapper.api.conditions import written as written_at
-from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import LABEL
-from preflight_appwrapper.api.types import AppWrapper, Pod, wrapper_from, written
+from preflight_appwrapper.api.types import AppWrapper, Pod, lenient, wrapper_from, written
 from preflight_appwrapper.core.component_status import verdict
 from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.plan import (

@@ -93,20 +93,16 @@ def drop(status: S, type_: str) -> S:
 
 def dated(status: AppWrapperStatus, now: datetime) -> AppWrapperStatus:
     """``status`` with a time in each condition whose own cannot be read: none is stored without."""
-    every = status.component_status
-    holders: tuple[Status, ...] = (status, *every)
-    if all(known.last_transition_time for each in holders for known in each.conditions):
-        return status
-    every = tuple(replace(each, conditions=_dated(each, now)) for each in every)
-    return replace(status, conditions=_dated(status, now), component_status=every)
-
-
-def _dated(status: Status, now: datetime) -> tuple[Condition, ...]:
     at = now.replace(microsecond=0)
-    return tuple(
-        known if known.last_transition_time else replace(known, last_transition_time=at)
-        for known in status.conditions
-    )
+
+    def of(each: S) -> S:
+        known = each.conditions
+        known = tuple(
+            replace(it, last_transition_time=it.last_transition_time or at) for it in known
+        )
+        return replace(each, conditions=known)
+
+    return replace(of(status), component_status=tuple(map(of, status.component_status)))
 
 
 def written(condition: Condition) -> Written:

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from preflight_kube.api.quantities import parse_quantity
 from preflight_kube.text import shared
 from preflight_proto.devices import IMPLICIT
 
-from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import CLAIMED, MANAGER
 
+T = TypeVar("T")
 Phase = Literal[
     "",
     "Suspended",
@@ -280,15 +280,10 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     @property
     def claims(self) -> list[ClaimRef]:
         """The claims and claim templates that it names."""
-        return [
-            (kind, name)
-            for entry in self.resource_claims
-            for kind, name in (
-                ("ResourceClaim", entry.resource_claim_name),
-                ("ResourceClaimTemplate", entry.resource_claim_template_name),
-            )
-            if name
-        ]
+        entries = self.resource_claims
+        claims = [("ResourceClaimTemplate", it.resource_claim_template_name) for it in entries]
+        claims += [("ResourceClaim", entry.resource_claim_name) for entry in entries]
+        return [ref for ref in claims if ref[1]]
 
     @property
     def sidecars(self) -> frozenset[str]:
@@ -370,6 +365,45 @@ def _positive(quantity: str | float | None) -> bool:
         return parse_quantity(quantity) > 0
     except ValueError:
         return False
+
+
+# --- decoding that does not give up an object for one bad field
+
+_FAILS: Final = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
+
+
+def lenient(type_: type[T], raw: object) -> T:
+    """``raw`` as the Struct ``type_``, every field of which has a default. Never raises. Where it
+    cannot be read as a whole, it is read field by field and item by item: what cannot be read has
+    its default, and a Struct in a list keeps its place, for some lists run parallel to others.
+    """
+    (value,) = _readable(type_, raw)
+    assert isinstance(value, type_)
+    return value
+
+
+def _readable(wanted: Any, raw: object) -> tuple[Any, ...]:
+    """``raw`` as ``wanted``, alone in a tuple; an empty one where nothing of it can be read."""
+    try:
+        return (msgspec.convert(raw, wanted),)
+    except _FAILS:
+        pass
+    parts = get_args(wanted)
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        given = raw if isinstance(raw, dict) else {}
+        values = {
+            field.name: value
+            for field in msgspec.structs.fields(wanted)
+            if given.get(field.encode_name) is not None
+            for value in _readable(field.type, given[field.encode_name])
+        }
+        return (wanted(**values),)
+    if get_origin(wanted) is tuple and isinstance(raw, list | tuple):
+        return (tuple(value for item in raw for value in _readable(parts[0], item)),)
+    if get_origin(wanted) is dict and isinstance(raw, dict):
+        named = [(key, item) for key, item in raw.items() if isinstance(key, str)]
+        return ({key: value for key, item in named for value in _readable(parts[1], item)},)
+    return ()
 
 
 def wrapper_from(raw: object) -> AppWrapper:

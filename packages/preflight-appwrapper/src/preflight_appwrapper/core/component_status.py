@@ -16,9 +16,8 @@ import msgspec
 from preflight_kube.api.workloads.batch import at_once
 from preflight_kube.api.workloads.model import at, map_of, maps, whole
 
-from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.rules import BUILT_IN, FailureRule, StatusMatch
-from preflight_appwrapper.api.types import Condition
+from preflight_appwrapper.api.types import Condition, lenient
 from preflight_appwrapper.core.podsets import group_kind
 
 Says = Literal["nothing", "failed", "finished", "more"]

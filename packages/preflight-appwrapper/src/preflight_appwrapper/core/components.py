@@ -13,15 +13,13 @@ from msgspec import Struct
 from preflight_kube.api.kinds import controller_reference
 from preflight_kube.api.workloads.model import map_of
 
-from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import API_VERSION, CLAIMED, KIND, LABEL
 from preflight_appwrapper.api.rules import Autopilot, Effect, WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, ClaimRef, PodSetInfo, PodSpec
+from preflight_appwrapper.api.types import AppWrapper, ClaimRef, PodSetInfo, PodSpec, lenient
 from preflight_appwrapper.core import podsets
 
 LONGEST_NAME: Final = 253
 """Characters of any object's name."""
-_MOST_DEPTH: Final = 128
 _MOST_PREFIX: Final = 58
 """Characters of ``generateName`` that are kept before five random ones: Kubernetes' own limit."""
 
@@ -90,13 +88,13 @@ def build(
     """The object to create; ``claims``: device classes of those read. Raises ComponentError."""
     where = f"spec.components[{index}]"
     component = wrapper.spec.components[index]
-    if nested_too_deeply(component.template):
-        raise ComponentError(
-            f"{where}.template: is nested deeper than {_MOST_DEPTH} levels; make it flatter."
-        )
     if not isinstance(component.template, dict):
         raise ComponentError(f"{where}.template: must be a manifest (a map); correct it.")
-    manifest = deepcopy(component.template)
+    try:
+        manifest = deepcopy(component.template)
+    except RecursionError:
+        problem = f"{where}.template: is nested too deeply; make it flatter."
+        raise ComponentError(problem) from None
     metadata = _map_of(manifest, "metadata", f"{where}.template")
     namespace = wrapper.metadata.namespace
     if metadata.get("namespace") not in (None, "", namespace):
@@ -176,20 +174,6 @@ def _merge(holder: dict[str, Any], key: str, added: Mapping[str, str], where: st
                 f'{where}.{key}: "{name}" is "{str(values[name])[:60]}" in the template and must be "{value[:60]}"; remove it there.'
             )
         values[name] = value
-
-
-def nested_too_deeply(raw: object) -> bool:
-    """More levels than any manifest has, and than may safely be copied."""
-    level = [raw] if isinstance(raw, dict | list) else []
-    for _ in range(_MOST_DEPTH):
-        below = {  # by identity: YAML may use one list in many places
-            id(item): item
-            for part in level
-            for item in (part.values() if isinstance(part, dict) else part)
-            if isinstance(item, dict | list)
-        }
-        level = list(below.values())
-    return bool(level)
 
 
 def _asked(

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from preflight_kube.api.kinds import Kind, version_of
 from preflight_kube.text import shared
 
-from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import CLAIMED, LABEL, PREFIX
 from preflight_appwrapper.api.rules import FailureRule
 from preflight_appwrapper.api.types import (
@@ -29,6 +28,7 @@ from preflight_appwrapper.api.types import (
     Metadata,
     OwnerReference,
     Pod,
+    lenient,
 )
 from preflight_appwrapper.core.component_status import ComponentVerdict, verdict
 from preflight_appwrapper.core.podsets import group_kind, slacks

@@ -36,10 +36,6 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     unclear: bool = False
 
 
-class Absent(msgspec.Struct, frozen=True):
-    """A GET has said that there is none."""
-
-
 class VersionedPod(msgspec.Struct, frozen=True):
     """A pod at its resourceVersion. ``strayed``: no list by our label says anything of it."""
 
@@ -56,16 +52,17 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class LeaderState(msgspec.Struct, kw_only=True):
-    """``read``: what a GET or the answer to a create said of a name. ``gone``: uids of which it is
-    known that they are no more; ``refused``: by uid, why it could not be deleted. ``empty``: when
-    consistent reads of everything found nothing, since they last found something. ``first_seen``:
-    conditions whose time was still to come. Both are monotonic, of this leader alone: a status has
-    times of other clocks."""
+    """``read``: what a GET or the answer to a create said of a name; None: nothing has it.
+    ``gone``: uids of which it is known that they are no more; ``refused``: by uid, why it could not
+    be deleted. ``empty``: when consistent reads of everything found nothing, since they last found
+    something. ``first_seen``: when a condition was first seen whose time was still to come, or of
+    that very second. Both are monotonic, of this leader alone: a status has times of other
+    clocks."""
 
     uid: str
     attempts: dict[WrapperAction, datetime] = {}
     creates: dict[int, Attempt] = {}
-    read: dict[Name, ComponentObject | Absent] = {}
+    read: dict[Name, ComponentObject | None] = {}
     gone: set[str] = set()
     refused: dict[str, str] = {}
     listed: Listed | None = None
@@ -95,9 +92,9 @@ class LeaderState(msgspec.Struct, kw_only=True):
     def saw(self, name: Name, object_: ComponentObject | None, uids: Iterable[str] = ()) -> None:
         """Take in what is there under a name just now; ``uids``: of what was known under it."""
         before = self.read.get(name)
-        known = {*uids, before.uid if isinstance(before, ComponentObject) else ""}
+        known = {*uids, before.uid if before is not None else ""}
         self.gone |= known - {"", object_.uid if object_ is not None else ""}
-        self.read[name] = Absent() if object_ is None else object_
+        self.read[name] = object_
 
     def record(self, key: str) -> None:
         """An Event has been made; the oldest are forgotten."""
@@ -137,16 +134,11 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     ``complete``: every mirror is synced, and not behind what this leader itself has written or
     listed; without it nothing is decided. ``forbidden``: kinds of its components that may not be
-    read. ``components`` run parallel to the status. ``pods``: all
-    with the wrapper's label in its namespace. ``nodes``: by name, the resources that running pods
-    must leave. ``strays``: objects whose controller is this wrapper, and which its status does
-    not name. ``attempts``: when this leader last did it. ``refused``: by uid, why
-    it could not delete. ``empty``:
-    when consistent reads of everything found nothing, since they last found something. ``suffix``:
-    five random characters for names. ``recorded``: keys of Events.
-    ``held``: the brake, where it would have an evacuation wait. ``first_seen``: when this leader
-    has first seen a condition whose time was still to come, or of that very second. All times are
-    of its own clock.
+    read. ``components`` run parallel to the status. ``pods``: all with the wrapper's label in its
+    namespace. ``nodes``: by name, the resources that running pods must leave. ``strays``: objects
+    whose controller is this wrapper, and which its status does not name. ``suffix``: five random
+    characters for names. ``held``: the brake, where it would have an evacuation wait. The others
+    are as in :class:`LeaderState`, in times of its own clock.
     """
 
     complete: bool = True
@@ -272,14 +264,15 @@ def _component(
     read = memory.read.get(name)
     if shown is not None and shown == read:
         memory.read[name] = shown  # which is kept anyway
-    newest, confirmed = _newer(shown, read, mirrored.version(name[0]))
+    passed, asked = mirrored.version(name[0]), name in memory.read
+    newest, confirmed = _newer(shown, read, passed, asked=asked)
     if newest is None:
-        if isinstance(read, ComponentObject):
+        if read is not None:
             del memory.read[name]  # the mirror has passed what was known better
         last = (  # so that one that has ended well may be gone
             object_.verdict
             for object_ in (mirrored.departed.get(name), read)
-            if isinstance(object_, ComponentObject) and known.uid in {"", object_.uid}
+            if object_ is not None and known.uid in {"", object_.uid}
         )
         says = next(last, ComponentVerdict())
         return SeenComponent(state="absent", confirmed=confirmed, verdict=says, attempt=attempt)
@@ -296,13 +289,11 @@ def _component(
 
 
 def _newer(
-    shown: ComponentObject | None, read: ComponentObject | Absent | None, passed: int
+    shown: ComponentObject | None, read: ComponentObject | None, passed: int, *, asked: bool
 ) -> tuple[ComponentObject | None, bool]:
     """Return the newest that is known, and whether the API server itself was asked."""
     if read is None:
-        return shown, False
-    if isinstance(read, Absent):
-        return (None, True) if shown is None else (shown, False)
+        return shown, asked and shown is None
     if shown is None:
         return (read, True) if passed < read.version or not read.label else (None, False)
     if shown.uid == read.uid:
