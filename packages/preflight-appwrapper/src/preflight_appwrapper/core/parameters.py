@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec.structs import replace
 from preflight_proto.durations import format_duration
 from preflight_proto.printable import printable
 
@@ -21,21 +21,14 @@ _MOST_CODES: Final = 256
 _LIMIT: Final = "RetryLimit"
 
 
-class Parameter(msgspec.Struct, frozen=True, kw_only=True):
-    """One parameter as it holds for one wrapper. ``value``: seconds, or a count; ``problem``: why
-    the annotation does not hold as it is written, one sentence."""
+class Parameter(msgspec.Struct, frozen=True):
+    """One parameter as it holds for one wrapper, for people: a count, or a duration. ``written``:
+    its annotation."""
 
     name: str
-    annotation: str
-    value: float
+    value: str
     source: Source
     written: str = ""
-    problem: str = ""
-
-    @property
-    def shown(self) -> str:
-        """For people: a count, or a duration."""
-        return str(int(self.value)) if self.name == _LIMIT else format_duration(self.value)
 
 
 class ExitCodes(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,13 +66,28 @@ _RETRYABLE: Final = "retryableExitCodes"
 
 def parameters(annotations: Mapping[str, str], rules: WrapperRules) -> Parameters:
     """Return what holds for a wrapper with these annotations. Never raises."""
-    listed = {field: _parameter(annotations, rules, field) for field in _READERS}
-    problems = [(f"{p.annotation}={p.written}", p.problem) for p in listed.values() if p.problem]
+    listed, problems = list[Parameter](), list[tuple[str, str]]()
+    values: dict[str, Any] = {}
+    for field, (name, read) in _READERS.items():
+        key, value = _annotation(name), float(getattr(rules, field, 0.0))
+        if read is _period:
+            value = min(max(value, 0.0), rules.maximum)
+        source: Source = "operator" if field in rules.set_ else "default"
+        text = annotations.get(key)
+        written = "" if text is None else printable(text, 60)
+        try:
+            if text is not None:
+                value, source = read(text, value, rules.maximum)
+        except ValueError as error:
+            source = "malformed"
+            problem = f'annotation {key}: "{written}" {error}; {_shown(name, value)} holds instead.'
+            problems.append((f"{key}={written}", problem))
+        values[field] = value
+        listed.append(Parameter(name, _shown(name, value), source, written))
     terminal, retryable = (_codes(annotations, key, problems) for key in (_TERMINAL, _RETRYABLE))
-    values: dict[str, Any] = {field: parameter.value for field, parameter in listed.items()}
     values["retry_limit"] = int(values["retry_limit"])
     return Parameters(
-        listed=tuple(listed.values()),
+        listed=tuple(listed),
         exit_codes=ExitCodes(terminal=terminal, retryable=retryable),
         problems=tuple(problems),
         maximum=rules.maximum,
@@ -87,24 +95,9 @@ def parameters(annotations: Mapping[str, str], rules: WrapperRules) -> Parameter
     )
 
 
-def _parameter(annotations: Mapping[str, str], rules: WrapperRules, field: str) -> Parameter:
-    name, read = _READERS[field]
-    value = float(getattr(rules, field, 0.0))
-    if read is _period:
-        value = min(max(value, 0.0), rules.maximum)
-    key = _annotation(name)
-    source: Source = "operator" if field in rules.set_ else "default"
-    parameter = Parameter(name=name, annotation=key, value=value, source=source)
-    text = annotations.get(key)
-    if text is None:
-        return parameter
-    shown = printable(text, 60)
-    try:
-        value, source = read(text, value, rules.maximum)
-    except ValueError as error:
-        problem = f'annotation {key}: "{shown}" {error}; {parameter.shown} holds instead.'
-        return replace(parameter, source="malformed", written=shown, problem=problem)
-    return replace(parameter, value=value, source=source, written=shown)
+@lru_cache(maxsize=1024)
+def _shown(name: str, value: float) -> str:
+    return str(int(value)) if name == _LIMIT else format_duration(value)
 
 
 def _annotation(name: str) -> str:

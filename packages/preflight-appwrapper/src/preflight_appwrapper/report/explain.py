@@ -17,22 +17,13 @@ from preflight_appwrapper.api.types import AppWrapper, Pod
 from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.components import ComponentError, build, named
 from preflight_appwrapper.core.marks import NOT_JUDGED
-from preflight_appwrapper.core.parameters import Parameters, parameters
+from preflight_appwrapper.core.parameters import Parameter, parameters
 from preflight_appwrapper.core.plan import WrapperPlan
 from preflight_appwrapper.core.pods import exits
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 from preflight_appwrapper.core.validation import created
 
 _MOST_PODS = 32
-
-
-class Shown(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A parameter and where its value is from."""
-
-    name: str
-    value: str
-    source: str
-    written: str = ""
 
 
 class Coming(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -58,7 +49,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pods: tuple[str, ...] = ()
     resets: str = ""
     blocked: tuple[str, ...] = ()
-    parameters: tuple[Shown, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -99,7 +90,7 @@ def explain(
         pods=tuple(map(_pod, sorted(snapshot.pods, key=lambda pod: pod.name)[:_MOST_PODS])),
         resets=f"{status.resetting_count} of {p.retry_limit}{evacuated}",
         blocked=tuple(map(printable, decision.blocked)),
-        parameters=_shown(p),
+        parameters=p.listed,
         problems=tuple(problem for _, problem in p.problems),
     )
 
@@ -115,13 +106,6 @@ def _cause(wrapper: AppWrapper, blocked: tuple[str, ...]) -> str:
     if sick is None or sick.status != "True":
         return ""
     return f"{sick.reason}: {sick.message}" if sick.message else sick.reason
-
-
-def _shown(p: Parameters) -> tuple[Shown, ...]:
-    return tuple(
-        Shown(name=known.name, value=known.shown, source=known.source, written=known.written)
-        for known in p.listed
-    )
 
 
 def _pod(pod: Pod) -> str:
@@ -154,7 +138,7 @@ def text(explanation: Explanation) -> str:
     return "\n".join((*lines, *(f"  problem: {problem}" for problem in about.problems)))
 
 
-def _settings(listed: tuple[Shown, ...]) -> Iterator[str]:
+def _settings(listed: tuple[Parameter, ...]) -> Iterator[str]:
     for shown in listed:
         other = shown.written and shown.source != "annotation"
         written = f', written "{shown.written}"' if other else ""
@@ -169,7 +153,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     warnings: tuple[str, ...]
     pod_sets: tuple[str, ...]
     objects: tuple[Any, ...]
-    parameters: tuple[Shown, ...]
+    parameters: tuple[Parameter, ...]
 
 
 def plan(wrapper: AppWrapper, rules: WrapperRules) -> Plan:
@@ -191,7 +175,7 @@ def plan(wrapper: AppWrapper, rules: WrapperRules) -> Plan:
         warnings=judged.warnings,
         pod_sets=tuple(map(printable, sets)),
         objects=tuple(objects),
-        parameters=_shown(parameters(wrapper.metadata.annotations, rules)),
+        parameters=parameters(wrapper.metadata.annotations, rules).listed,
     )
 
 
