@@ -306,15 +306,13 @@ class WrapperApplier:
 
 def is_final(error: KubeError) -> bool:
     """Say whether the API server itself refuses a create, and would again. A webhook's denial has
-    the status 400 where it names none, and may be another one next time.
+    the status 400 where it names none, and may be another one next time. Of those that are
+    forbidden only RBAC's have these words, and no quota's or webhook's.
     """
+    if error.status == _FORBIDDEN:
+        return " cannot create resource " in str(error)
     denied = error.status != _INVALID and " denied the request" in str(error)
-    return (error.status in _FATAL and not denied) or no_right(error)
-
-
-def no_right(error: KubeError) -> bool:
-    """Say whether RBAC refuses it, which no quota or webhook does in these words."""
-    return error.status == _FORBIDDEN and " cannot create resource " in str(error)
+    return error.status in _FATAL and not denied
 
 
 def _pods(namespace: str) -> str:

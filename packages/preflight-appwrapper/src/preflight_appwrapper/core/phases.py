@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Final
 
 from msgspec.structs import replace
@@ -202,7 +201,12 @@ def running(context: PhaseContext) -> WrapperPlan:
         return context.stay(context.status, actions=actions, next=waits, judgment=judgment)
     status = _marked(context, judgment.figures)
     if judgment.result == "succeeded":
-        return _succeed(context, status, judgment)
+        status = context.put(status, c.QUOTA, False, "Succeeded")
+        status = context.put(status, c.DEPLOYED, True, "Succeeded")
+        status = c.drop(context.over(status, c.UNHEALTHY, "FoundNoFailedPods"), c.DELETING)
+        at = context.ends(context.p.success_ttl)
+        waits = Next("everything is deleted", "SuccessTTL is over", at)
+        return context.take("succeeded", status, judgment.sentence, next=waits, judgment=judgment)
     if judgment.result == "held" and context.snapshot.held is not None:
         return _held(context, status, judgment, context.snapshot.held)
     status = c.drop(status, c.HELD)
@@ -225,16 +229,6 @@ def _marked(context: PhaseContext, figures: Figures) -> AppWrapperStatus:
         for known, _, finished in health.components(context)
     )
     return replace(status, component_status=every)
-
-
-def _succeed(
-    context: PhaseContext, status: AppWrapperStatus, judgment: HealthJudgment
-) -> WrapperPlan:
-    status = context.put(status, c.QUOTA, False, "Succeeded")
-    status = context.put(status, c.DEPLOYED, True, "Succeeded")
-    status = c.drop(context.over(status, c.UNHEALTHY, "FoundNoFailedPods"), c.DELETING)
-    waits = Next("everything is deleted", "SuccessTTL is over", context.ends(context.p.success_ttl))
-    return context.take("succeeded", status, judgment.sentence, next=waits, judgment=judgment)
 
 
 def _healthy(
@@ -369,23 +363,15 @@ def ended(context: PhaseContext) -> WrapperPlan:
             return plan
         status = _undeployed(context, status, reason, quota=reason == "Failed")
         return context.take(f"{row}-deleted", status)
-    at = _deletion_due(context) if deployed else None
-    if at is not None and context.now < at:
-        name = "SuccessTTL" if reason == "Succeeded" else "DeletionOnFailureGracePeriod"
+    since = context.since(status, c.QUOTA if reason == "Succeeded" else c.DELETING)
+    name, period = "SuccessTTL", context.p.success_ttl
+    if reason == "Failed":
+        name, period = "DeletionOnFailureGracePeriod", context.p.deletion_on_failure
+        period = 0 if since is None or context.wrapper.spec.suspend else period
+    at = deadline(since or context.now, period)
+    if deployed and context.now < at:
         return context.stay(status, next=Next("deletion", f"{name} is over", at))
     return _begin_deletion(context, context.take(f"{row}-delete", status))
-
-
-def _deletion_due(context: PhaseContext) -> datetime | None:
-    """None: now."""
-    if context.status.phase == "Succeeded":
-        return deadline(
-            context.since(context.status, c.QUOTA) or context.now, context.p.success_ttl
-        )
-    paused = context.since(context.status, c.DELETING)
-    if paused is None or context.wrapper.spec.suspend or context.p.deletion_on_failure <= 0:
-        return None
-    return deadline(paused, context.p.deletion_on_failure)
 
 
 def terminating(context: PhaseContext) -> WrapperPlan:

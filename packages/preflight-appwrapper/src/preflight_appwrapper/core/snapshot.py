@@ -75,11 +75,8 @@ class LeaderState(msgspec.Struct, kw_only=True):
 
     def begin(self) -> None:
         """A new life begins; what was tried in the last one says nothing of it."""
-        self.creates.clear()
-        self.read.clear()
-        self.attempts.clear()
-        self.refused.clear()
-        self.empty.clear()
+        for known in (self.creates, self.read, self.attempts, self.refused, self.empty):
+            known.clear()
 
     def tried(
         self, index: int, error: str, at: datetime, *, fatal: bool = False, unclear: bool = False
