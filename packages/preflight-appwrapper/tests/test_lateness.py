@@ -154,7 +154,7 @@ def test_what_this_leader_sees_in_the_very_second_counts_from_then_and_is_writte
     for seconds in (0.25, 0.75, 3000.0):
         context = used(seconds)
         assert context.since(context.status, "Unhealthy") == at + timedelta(seconds=0.25)
-        assert context.status is before.status
+        assert context.status == before.status
         moved = context.put(context.status, "Unhealthy", False, "FoundNoFailedPods")
         assert since(moved, "Unhealthy") == at + timedelta(seconds=int(seconds))
     memory.first_seen.clear()

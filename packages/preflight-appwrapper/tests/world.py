@@ -155,7 +155,6 @@ class World:
             empty=tuple(at + self.skew for at in memory.empty),
             first_seen=self._first_seen(wrapper),
             suffix=f"{self.uids:05d}",
-            recorded=frozenset(memory.said),
         )
 
     def _attempt(self, i: int) -> Attempt | None:

@@ -27,6 +27,7 @@ from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.controller.cache import WrapperCache
 from preflight_appwrapper.core.brake import Brake, suspicion
 from preflight_appwrapper.core.decode import PartialObject
+from preflight_appwrapper.core.phase_context import expired
 from preflight_appwrapper.core.plan import (
     Confirm,
     CreateComponent,
@@ -69,7 +70,6 @@ class Controller:
         self._deletions = Queue("deletion", lambda _: _REST, client.clock)
         self._busy: set[Key] = set()  # of both queues, and those that changed meanwhile
         self._again: set[Key] = set()
-        self._taken: set[Key] = set()  # what the brake has let through, and is not written yet
         self._clock = client.clock
         kinds = RESTMapper(client)
         self._cache = WrapperCache(client, kinds, rules, self._changed)
@@ -118,7 +118,6 @@ class Controller:
         try:
             return await self._settle(queue, key)
         finally:
-            self._give_back(key)
             self._busy.discard(key)
             if key in self._again:
                 self._again.discard(key)
@@ -157,19 +156,16 @@ class Controller:
             if plan.status != wrapper.status:
                 if not await self._write(key, wrapper, plan, state, now):
                     continue
-                if plan.row:
-                    self._taken.discard(key)
                 wrapper = self._cache.wrapper(key) or wrapper
             for event in plan.say:
-                state.record(event.key)
-                self._events.event(
+                new = self._events.event(
                     Regarding(API_VERSION, KIND, key[1], wrapper.metadata.uid, key[0]),
                     about=event.key,
                     reason=event.reason,
                     message=event.message,
                     warning=event.warning,
                 )
-                if event.reason == BAD_ANNOTATION:
+                if new and event.reason == BAD_ANNOTATION:
                     log.warning("annotation ignored", **_about(wrapper), why=event.message)
             if bool(plan.blocked) != state.blocked:
                 state.blocked = bool(plan.blocked)
@@ -205,15 +201,8 @@ class Controller:
             self._leaving[key] = leaves.pod.node, leaves.code
         elif not c.is_true(plan.status, c.DELETING):
             self._leaving.pop(key, None)
-        if leaves is None or not plan.row:
-            self._give_back(key)
-        elif snapshot.held is None and self._brake.take(key):
-            self._taken.add(key)
-
-    def _give_back(self, key: Key) -> None:
-        if key in self._taken:
-            self._taken.discard(key)
-            self._brake.give_back(key)
+        if leaves is not None and plan.row and snapshot.held is None:
+            self._brake.take(key)
 
     def _state(self, key: Key, wrapper: AppWrapper) -> LeaderState:
         known = self._states.get(key)
@@ -280,7 +269,7 @@ class Controller:
         start = c.since(before.status, c.DELETING)
         deleted = c.is_true(before.status, c.DELETING) and not c.is_true(plan.status, c.DELETING)
         if start is not None and deleted:
-            forced = str(any(key.startswith("DeletionForced/") for key in state.recorded)).lower()
+            forced = str(expired(start, plan.parameters.forceful_deletion, now)).lower()
             self._metrics.deletion.labels(forced).observe(max(0.0, (now - start).total_seconds()))
         moved = {"transition": plan.row, "from": before.status.phase, "to": phase}
         log.info("transition", **_about(before), **moved, resets=plan.status.resetting_count)

@@ -47,8 +47,7 @@ def reconcile(
     bad = (
         WrapperEvent(BAD_ANNOTATION, why, f"annotation/{key}") for key, why in context.p.problems
     )
-    say = tuple(event for event in (*plan.say, *bad) if event.key not in snapshot.recorded)
-    return replace(plan, say=say)
+    return replace(plan, say=(*plan.say, *bad))
 
 
 def _phase_of(context: PhaseContext) -> Callable[[PhaseContext], WrapperPlan]:

@@ -21,7 +21,6 @@ _MOST_GONE: Final = 4096
 """Uids that are kept although no mirror shows them any more."""
 Name = tuple[Kind, str]
 """An object in the wrapper's namespace."""
-_MOST_RECORDED: Final = 512
 State = Literal["unknown", "absent", "present", "going"]
 
 
@@ -68,7 +67,6 @@ class LeaderState(msgspec.Struct, kw_only=True):
     listed: Listed | None = None
     empty: list[float] = []
     first_seen: dict[Written, float] = {}
-    recorded: dict[str, None] = {}
     due: datetime | None = None
     """The end of the period that was last spoken of."""
     blocked: bool = False
@@ -92,12 +90,6 @@ class LeaderState(msgspec.Struct, kw_only=True):
         known = {*uids, before.uid if before is not None else ""}
         self.gone |= known - {"", object_.uid if object_ is not None else ""}
         self.read[name] = object_
-
-    def record(self, key: str) -> None:
-        """An Event has been made; the oldest are forgotten."""
-        self.recorded[key] = None
-        while len(self.recorded) > _MOST_RECORDED:
-            del self.recorded[next(iter(self.recorded))]
 
 
 class SeenComponent(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +138,6 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     refused: Mapping[str, str] = {}
     empty: tuple[datetime, ...] = ()
     suffix: str = "00000"
-    recorded: frozenset[str] = frozenset()
     held: HeldEvacuation | None = None
     first_seen: Mapping[tuple[str, str, datetime | None], datetime] = {}
 
@@ -206,7 +197,6 @@ def observe(
         refused=memory.refused,
         empty=tuple(_at(mono, now, clock) for mono in memory.empty),
         suffix=suffix,
-        recorded=frozenset(memory.recorded),
         held=held,
         first_seen=_first_seen(wrapper, memory, now, clock),
     )
