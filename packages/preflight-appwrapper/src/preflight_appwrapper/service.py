@@ -41,11 +41,8 @@ def controller(config: Config, rules: WrapperRules, args: Namespace) -> int:
 
 def labeler(config: Config, rules: WrapperRules, args: Namespace) -> int:
     """Be one replica of the node labeler; as :func:`controller`."""
-
-    def make(client: Client, metrics: Metrics) -> Labeler:
-        return Labeler(client, config.node_health, metrics, rules.brake)
-
-    return _lead(config, args, f"{COMPONENT}-labeler", make)
+    health, brake, name = config.node_health, rules.brake, f"{COMPONENT}-labeler"
+    return _lead(config, args, name, lambda client, own: Labeler(client, health, own, brake))
 
 
 def webhook(config: Config, rules: WrapperRules, args: Namespace, certificate: Certificate) -> int:

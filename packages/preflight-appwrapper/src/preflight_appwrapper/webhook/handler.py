@@ -224,20 +224,15 @@ def annotated(raw: dict[str, Any], key: str, value: str) -> Operation:
 # --- no wrapper creates for its author what they may not create by themselves
 
 
-class _Access(msgspec.Struct, frozen=True):
-    allowed: bool = False
-    denied: bool = False
-
-
 class SubjectAccessReview(msgspec.Struct, frozen=True):
     """An answer, without the authorizer's own reason, which names roles of others."""
 
-    status: _Access = _Access()
+    status: dict[str, Any] = {}
 
     @property
     def granted(self) -> bool:
         """Say whether the right is there."""
-        return self.status.allowed and not self.status.denied
+        return self.status.get("allowed") is True and not self.status.get("denied")
 
 
 def review(user: UserInfo, namespace: str, kind: Kind, resource: str) -> dict[str, Any]:
