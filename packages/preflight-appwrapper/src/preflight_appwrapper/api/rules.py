@@ -134,16 +134,8 @@ class Autopilot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     )
 
 
-class WrapperRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules for all wrappers, from the operator's configuration. Periods are in seconds.
-
-    ``set_`` names the parameters that the configuration sets. ``failed_pods`` says when a failed
-    pod counts: ``unreplaced`` until its controller has made up for it, ``any`` always.
-    ``trusted_users``: who may wrap what the controller may create, without being asked about.
-    ``wrapped``: the resources that the controller may create, each before its group; empty: any.
-    ``excluded``: namespaces of which nothing is created. ``mark_key``: see :mod:`.marks`; empty:
-    nobody marks, and no mark is asked for.
-    """
+class RetryLoop(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters of the retry loop, by their defaults; periods are in seconds."""
 
     admission: float = 60
     warmup: float = 300
@@ -154,6 +146,19 @@ class WrapperRules(msgspec.Struct, frozen=True, kw_only=True):
     success_ttl: float = 7 * 86_400
     maximum: float = 86_400
     preflight_allowance: float = 1200
+
+
+class WrapperRules(RetryLoop, frozen=True, kw_only=True):
+    """Rules for all wrappers, from the operator's configuration.
+
+    ``set_`` names the parameters that the configuration sets. ``failed_pods`` says when a failed
+    pod counts: ``unreplaced`` until its controller has made up for it, ``any`` always.
+    ``trusted_users``: who may wrap what the controller may create, without being asked about.
+    ``wrapped``: the resources that the controller may create, each before its group; empty: any.
+    ``excluded``: namespaces of which nothing is created. ``mark_key``: see :mod:`.marks`; empty:
+    nobody marks, and no mark is asked for.
+    """
+
     failed_pods: Literal["unreplaced", "any"] = "unreplaced"
     scheduler_name: str = ""
     default_queue: str = ""

@@ -102,13 +102,6 @@ class WrapperCache:
             group.start_soon(self._pods.run)
             if self._rules.autopilot.monitor:
                 group.start_soon(self._nodes.run)
-            group.start_soon(self._announce)
-
-    async def _announce(self) -> None:
-        """Have everything looked at once the first mirrors are there."""
-        await self.synced()
-        for wrapper in list(self.wrappers.store.values()):
-            self._changed(wrapper.metadata.key)
 
     async def synced(self) -> None:
         """Wait until wrappers, pods and nodes have been read."""
@@ -121,10 +114,7 @@ class WrapperCache:
 
     def wrapper(self, key: Key) -> AppWrapper | None:
         """The newest that is known; None where it is gone."""
-        named = self.wrappers.by_index("name", "/".join(key))
-        return max(
-            named, key=lambda known: version_of(known.metadata.resource_version), default=None
-        )
+        return self.wrappers.newest("name", "/".join(key))
 
     def _decoded(self, raw: PartialObject) -> AppWrapper:
         return decode.wrapper(raw, self.wrappers.store.get(raw.metadata.uid))

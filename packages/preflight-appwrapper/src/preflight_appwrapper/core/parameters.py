@@ -12,7 +12,7 @@ from preflight_proto.durations import format_duration
 from preflight_proto.printable import printable
 
 from preflight_appwrapper.api.names import PREFIX
-from preflight_appwrapper.api.rules import PERIODS, WrapperRules, key_of, seconds
+from preflight_appwrapper.api.rules import PERIODS, RetryLoop, WrapperRules, key_of, seconds
 
 Source = Literal["default", "operator", "annotation", "clipped", "malformed", "ignored"]
 
@@ -42,22 +42,13 @@ class ExitCodes(msgspec.Struct, frozen=True, kw_only=True):
         return code in self.terminal or (bool(self.retryable) and code not in self.retryable)
 
 
-class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+class Parameters(RetryLoop, frozen=True, kw_only=True):
     """All parameters of one wrapper. ``problems``: by annotation and value, one sentence each."""
 
     listed: tuple[Parameter, ...]
     exit_codes: ExitCodes
     problems: tuple[tuple[str, str], ...]
-    admission: float
-    warmup: float
-    failure: float
-    retry_pause: float
-    retry_limit: int
     deletion_on_failure: float
-    forceful_deletion: float
-    success_ttl: float
-    preflight_allowance: float
-    maximum: float
 
 
 _TERMINAL: Final = "terminalExitCodes"
