@@ -59,16 +59,11 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_config(command)
         commands.add_lease(command)
         commands.add_address(command)
+    key = "file with the key of marks (none: no marks)"
     for command in (run, serve):
-        command.add_argument(
-            "--mark-key", type=Path, help="file with the key of marks (none: no marks)"
-        )
-    run.add_argument(
-        "--exclude-namespace",
-        action="append",
-        default=[],
-        help="of which nothing is created; any number",
-    )
+        command.add_argument("--mark-key", type=Path, help=key)
+    excluded = "of which nothing is created; any number"
+    run.add_argument("--exclude-namespace", action="append", default=[], help=excluded)
     serve.add_argument(
         "--wrapped-kind",
         action="append",
@@ -76,22 +71,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RESOURCE.GROUP",
         help="what the controller may create beside pods; any number (none: not looked at)",
     )
-    serve.add_argument(
-        "--cert-dir",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder with tls.crt and tls.key",
-    )
+    files = "folder with tls.crt and tls.key"
+    serve.add_argument("--cert-dir", type=Path, required=True, metavar="DIR", help=files)
     commands.add_client_ca(serve)
     commands.add_port(serve, "--tls-port", "LISTEN_TLS", 8443, "admission, over TLS")
-    serve.add_argument(
-        "--linger",
-        type=commands.seconds,
-        default=10.0,
-        metavar="SECONDS",
-        help="how long to go on answering after SIGTERM (%(default)s)",
-    )
+    end = "how long to go on answering after SIGTERM (%(default)s)"
+    serve.add_argument("--linger", type=commands.seconds, default=10.0, metavar="SECONDS", help=end)
     if sys.argv[1:2] == ["certs"]:  # 8 MB in memory that no other command need carry
         from preflight_kube.admission import certs
 
@@ -118,26 +103,13 @@ def add_explain(explain: argparse.ArgumentParser) -> None:
     """Explain why a wrapper is as it is and what comes next."""
     explain.set_defaults(run=_explain)
     explain.add_argument("name", nargs="?", metavar="NAME", help="an AppWrapper of the cluster")
-    explain.add_argument(
-        "-n",
-        "--namespace",
-        default="default",
-        help="where NAME is, or where what FILE holds would be (%(default)s)",
-    )
-    explain.add_argument(
-        "-f",
-        "--file",
-        metavar="FILE",
-        help="a manifest instead (YAML or JSON): what would be created",
-    )
+    where = "where NAME is, or where what FILE holds would be (%(default)s)"
+    explain.add_argument("-n", "--namespace", default="default", help=where)
+    manifest = "a manifest instead (YAML or JSON): what would be created"
+    explain.add_argument("-f", "--file", metavar="FILE", help=manifest)
     commands.add_config(explain)
-    explain.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "yaml", "json"),
-        default="text",
-        help="yaml: the objects alone (%(default)s)",
-    )
+    objects, outputs = "yaml: the objects alone (%(default)s)", ("text", "yaml", "json")
+    explain.add_argument("-o", "--output", choices=outputs, default="text", help=objects)
 
 
 def add_evacuations(waiting: argparse.ArgumentParser) -> None:

@@ -41,31 +41,19 @@ class Metrics:
         self.resets = counter(
             "appwrapper_resets", "Resets, by why and by whether they count.", ["reason", "counted"]
         )
+        left = "From the beginning of a deletion to the moment at which nothing is left."
         self.deletion = histogram(
-            "appwrapper_deletion_seconds",
-            "From the beginning of a deletion to the moment at which nothing is left.",
-            ["forced"],
-            buckets=_DELETION,
+            "appwrapper_deletion_seconds", left, ["forced"], buckets=_DELETION
         )
-        self.blocked = gauge(
-            "appwrapper_deletion_blocked",
-            "Wrappers of which even force could not delete everything.",
-        )
-        self.lateness = histogram(
-            "appwrapper_lateness_seconds",
-            "From the end of a period to the write that acted on it.",
-            buckets=_LATENESS,
-        )
-        self.looks = histogram(
-            "appwrapper_look_seconds",
-            "CPU time that it takes to see one wrapper with its pods and to decide.",
-            buckets=_LOOK,
-        )
+        blocked = "Wrappers of which even force could not delete everything."
+        self.blocked = gauge("appwrapper_deletion_blocked", blocked)
+        late = "From the end of a period to the write that acted on it."
+        self.lateness = histogram("appwrapper_lateness_seconds", late, buckets=_LATENESS)
+        spent = "CPU time that it takes to see one wrapper with its pods and to decide."
+        self.looks = histogram("appwrapper_look_seconds", spent, buckets=_LOOK)
         self.writes = counter("appwrapper_writes", "Writes by kind and result.", ["kind", "result"])
-        self.nodes_held = gauge(
-            "appwrapper_nodes_held",
-            "Nodes that the brake keeps from being marked, of the node labeler.",
-        )
+        held = "Nodes that the brake keeps from being marked, of the node labeler."
+        self.nodes_held = gauge("appwrapper_nodes_held", held)
         self.leader = gauge("appwrapper_leader", "1 on the replica that leads.")
         build = gauge("appwrapper_build_info", "1, with the version.", ["version"])
         build.labels(package_version("preflight-appwrapper")).set(1)
