@@ -28,7 +28,6 @@ NOTHING = Mirrored(
     pods={},
     nodes={},
     version=lambda _: 0,
-    pods_version=0,
 )
 SKEWS = [-600, -5, 0, 5, 600]
 

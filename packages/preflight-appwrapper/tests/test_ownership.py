@@ -129,7 +129,6 @@ def test_a_list_by_label_neither_hides_a_strayed_pod_nor_gives_it_to_another() -
             departed={},
             nodes={},
             version=lambda _: 0,
-            pods_version=0,
             **more,
         )
         memory = LeaderState(uid="wrapper-uid", listed=Listed(9, listed))

@@ -65,8 +65,7 @@ class WrapperApplier:
         self._client, self._kinds, self._rules, self._metrics = client, kinds, rules, metrics
         self._pods, self._components = LabeledLists(client), LabeledLists(client)
         self._bodies = anyio.Semaphore(_MOST_BODIES)
-        self._versions: dict[str, tuple[str, ...]] = {}
-        self._served, self._until = kinds, client.clock()
+        self._versions: dict[str, tuple[float, tuple[str, ...]]] = {}  # of a group, until when
 
     # --- the wrapper
 
@@ -184,13 +183,11 @@ class WrapperApplier:
         """
         if "." not in kind[0]:
             return None
-        if self._client.clock() >= self._until:
-            self._versions, self._served = {}, RESTMapper(self._client)
-            self._until = self._client.clock() + _FRESH
-        if kind[0] not in self._versions:
-            self._versions[kind[0]] = await group_versions(self._client, kind[0])
-        others = [version for version in self._versions[kind[0]] if version != kind[1]]
-        return await self._served.newest(kind[0], others, kind[2], namespace)
+        group, now = kind[0], self._client.clock()
+        if now >= self._versions.get(group, (now,))[0]:
+            self._versions[group] = now + _FRESH, await group_versions(self._client, group)
+        others = [version for version in self._versions[group][1] if version != kind[1]]
+        return await self._kinds.newest(group, others, kind[2], namespace)
 
     async def delete(self, namespace: str, action: DeleteObject, state: LeaderState) -> None:
         """Delete the very object that is meant. Raises :class:`KubeError` without an answer."""

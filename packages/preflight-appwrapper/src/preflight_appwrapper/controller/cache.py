@@ -159,7 +159,6 @@ class WrapperCache:
             pods=pods,
             nodes={name: self._sick(self._nodes.newest("name", name)) for name in on},
             version=self._version,
-            pods_version=self._version(POD),
             elsewhere=lambda pod: self.elsewhere(key, pod),
         )
 

@@ -14,7 +14,7 @@ from preflight_kube.api.kinds import Kind, kind_of
 from preflight_appwrapper.api.conditions import Written, written
 from preflight_appwrapper.api.types import AppWrapper, ComponentStatus, Pod
 from preflight_appwrapper.core.component_status import ComponentVerdict
-from preflight_appwrapper.core.decode import ComponentObject
+from preflight_appwrapper.core.decode import POD, ComponentObject
 from preflight_appwrapper.core.plan import WrapperAction
 
 _MOST_GONE: Final = 4096
@@ -149,8 +149,8 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of the caches for one wrapper. ``things``: whose controller it is, or what has
     one of its components' names. ``departed``: the last that was seen of what the mirrors had.
-    ``version``: up to where a kind's mirror has come; ``pods_version``: that of pods.
-    ``elsewhere``: whether the pod with this uid is another wrapper's.
+    ``version``: up to where a kind's mirror has come. ``elsewhere``: whether the pod with this uid
+    is another wrapper's.
     """
 
     complete: bool
@@ -159,7 +159,6 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     pods: Mapping[str, VersionedPod] = {}
     nodes: Mapping[str, frozenset[str]] = {}
     version: Callable[[Kind], int] = lambda _: 0
-    pods_version: int = 0
     elsewhere: Callable[[str], bool] = lambda _: False
 
 
@@ -221,7 +220,7 @@ def _first_seen(
 
 def _pods(mirrored: Mirrored, memory: LeaderState) -> tuple[Pod, ...]:
     listed = memory.listed
-    if listed is not None and mirrored.pods_version >= listed.version:
+    if listed is not None and mirrored.version(POD) >= listed.version:
         listed = memory.listed = None
     pods = {
         uid: held.pod
