@@ -19,7 +19,6 @@ from preflight_appwrapper.api.types import (
     lenient,
 )
 from preflight_appwrapper.controller.apply import WrapperApplier
-from preflight_appwrapper.controller.controller import Controller
 from preflight_appwrapper.core.deletion import DeletionProgress, progress
 from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.plan import Confirm, DeleteObject, List, WrapperAction
@@ -245,14 +244,3 @@ async def test_a_component_whose_name_no_object_can_have_is_absent_and_not_asked
     assert await applier.look("ns", (("batch", "v1", "Job"), name), memory) is None
     with pytest.raises(KubeError):
         await applier.look("ns", (("batch", "v1", "Job"), "train"), memory)
-
-
-@pytest.mark.anyio
-async def test_a_replica_that_leads_once_more_counts_anew_what_is_blocked() -> None:
-    metrics = Metrics()
-    connection = Connection("https://127.0.0.1:1", ssl.create_default_context())
-    async with Client(connection, agent="t") as client:
-        for _ in range(2):
-            Controller(client, WrapperRules(), metrics)
-            assert metrics.registry.get_sample_value("appwrapper_deletion_blocked") == 0
-            metrics.blocked.inc()

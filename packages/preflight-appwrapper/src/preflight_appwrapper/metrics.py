@@ -19,7 +19,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import GaugeMetricFamily
 
-from preflight_appwrapper.api.conditions import HELD, is_true
+from preflight_appwrapper.api.conditions import DELETING, HELD, find, is_true
 from preflight_appwrapper.api.types import DEPLOYED, PHASES, AppWrapperStatus
 
 _DELETION = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 3600)
@@ -45,8 +45,6 @@ class Metrics:
         self.deletion = histogram(
             "appwrapper_deletion_seconds", left, ["forced"], buckets=_DELETION
         )
-        blocked = "Wrappers of which even force could not delete everything."
-        self.blocked = gauge("appwrapper_deletion_blocked", blocked)
         late = "From the end of a period to the write that acted on it."
         self.lateness = histogram("appwrapper_lateness_seconds", late, buckets=_LATENESS)
         spent = "CPU time that it takes to see one wrapper with its pods and to decide."
@@ -67,16 +65,20 @@ class Metrics:
 
     def _current(self) -> Iterator[Metric]:
         """Count what the wrappers' statuses say, when somebody asks."""
-        counted, held, moved = TotalOf[str](), 0, 0
+        counted, held, moved, blocked = TotalOf[str](), 0, 0, 0
         for status in self.statuses():
             counted[status.phase] += 1
             held += is_true(status, HELD)
+            deleting = find(status, DELETING)
+            blocked += deleting is not None and deleting.status == "True" and bool(deleting.message)
             if status.phase in DEPLOYED:  # what has ended is not moved any more
                 moved = max(moved, status.migration_count)
         family = GaugeMetricFamily("appwrapper_current", "Wrappers by phase.", labels=["phase"])
         for phase in PHASES:
             family.add_metric([phase or "New"], counted[phase])
         yield family
+        force = "Wrappers of which even force could not delete everything."
+        yield GaugeMetricFamily("appwrapper_deletion_blocked", force, blocked)
         yield GaugeMetricFamily(
             "appwrapper_evacuations_held", "Wrappers whose evacuation the brake has wait.", held
         )

@@ -65,7 +65,6 @@ class Controller:
 
     def __init__(self, client: Client, rules: WrapperRules, metrics: Metrics) -> None:
         self._rules, self._metrics = rules, metrics
-        metrics.blocked.set(0)  # what an earlier leadership of this replica saw is counted anew
         self._queue = Queue("wrapper", lambda _: _REST, client.clock)
         self._deletions = Queue("deletion", lambda _: _REST, client.clock)
         self._busy: set[Key] = set()  # of both queues, and those that changed meanwhile
@@ -128,7 +127,8 @@ class Controller:
         for _ in range(_MAX_RECONCILES):
             wrapper = self._cache.wrapper(key)
             if wrapper is None:
-                self._forget(key)
+                self._states.pop(key, None)
+                self._leaving.pop(key, None)
                 return None
             if self._queue_of(wrapper) is not queue:
                 self._again.add(key)
@@ -167,10 +167,7 @@ class Controller:
                 )
                 if new and event.reason == BAD_ANNOTATION:
                     log.warning("annotation ignored", **_about(wrapper), why=event.message)
-            if bool(plan.blocked) != state.blocked:
-                state.blocked = bool(plan.blocked)
-                self._metrics.blocked.inc(1 if state.blocked else -1)
-                if plan.blocked:
+                if new and plan.blocked:
                     log.warning("deletion blocked", **_about(wrapper), by=list(plan.blocked))
             if plan.actions and self._queue_of(wrapper) is queue:
                 await self._act(key, wrapper, plan.actions, state, snapshot)
@@ -209,12 +206,6 @@ class Controller:
         if known is None or known.uid != wrapper.metadata.uid:
             known = self._states[key] = LeaderState(uid=wrapper.metadata.uid)
         return known
-
-    def _forget(self, key: Key) -> None:
-        state = self._states.pop(key, None)
-        if state is not None and state.blocked:
-            self._metrics.blocked.dec()
-        self._leaving.pop(key, None)
 
     async def _write(
         self, key: Key, wrapper: AppWrapper, plan: WrapperPlan, state: LeaderState, now: datetime

@@ -69,7 +69,6 @@ class LeaderState(msgspec.Struct, kw_only=True):
     first_seen: dict[Written, float] = {}
     due: datetime | None = None
     """The end of the period that was last spoken of."""
-    blocked: bool = False
 
     def begin(self) -> None:
         """A new life begins; what was tried in the last one says nothing of it."""
