@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
 
@@ -11,14 +12,13 @@ import msgspec
 import pytest
 from doubled import client, condition, double, objects, running, write_status
 from leading import leads
-from player import bare_pod, job, wrapper
+from player import bare_pod, wrapper
 from preflight_appwrapper.api.names import LABEL
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import Pod, lenient, wrapper_from
+from preflight_appwrapper.api.types import wrapper_from
 from preflight_appwrapper.controller.cache import WrapperCache
 from preflight_appwrapper.controller.controller import Controller
 from preflight_appwrapper.core.decode import PartialObject
-from preflight_appwrapper.core.snapshot import LeaderState, Listed, Mirrored, VersionedPod, observe
 from preflight_appwrapper.core.validation import created
 from preflight_appwrapper.metrics import Metrics
 from preflight_kube.auth.connection import Connection
@@ -26,7 +26,6 @@ from preflight_kube.client.client import Client
 from preflight_kube.runtime.discovery import RESTMapper
 from preflight_testing.apidouble import Resource
 from preflight_testing.waiting import until
-from world import START
 
 JOB = ("batch", "v1", "Job")
 NOWHERE = Client(Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="tests")
@@ -38,9 +37,9 @@ A_JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "x"}
 class Cached:
     """The cache of a leader that has the wrappers ``a`` and ``b``, as watches bring the rest."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: Client = NOWHERE) -> None:
         self.changed: list[Any] = []
-        self.cache = WrapperCache(NOWHERE, RESTMapper(NOWHERE), WrapperRules(), self.changed.append)
+        self.cache = WrapperCache(client, RESTMapper(client), WrapperRules(), self.changed.append)
         self.jobs = self.cache.open(JOB, "/apis/batch/v1/jobs")
         self.pods = self.cache._pods
         for name in "ab":
@@ -118,28 +117,48 @@ def test_what_is_remembered_of_a_wrapper_goes_with_it() -> None:
     assert made.cache._departed == {}
 
 
-def test_a_list_by_label_neither_hides_a_strayed_pod_nor_gives_it_to_another() -> None:
-    pod = lenient(Pod, {"metadata": {"name": "p", "uid": "uid-p"}, "status": {"phase": "Running"}})
-    mine = wrapper_from(wrapper(job()))
+class Listing(Client):
+    """Answers each list of pods with what there is by then."""
 
-    def pods(listed: dict[str, VersionedPod], **more: Any) -> int:
-        made = Mirrored(
-            complete=True,
-            things={},
-            departed={},
-            nodes={},
-            version=lambda _: 0,
-            **more,
+    def __init__(self) -> None:
+        super().__init__(
+            Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="tests"
         )
-        memory = LeaderState(uid="wrapper-uid", listed=Listed(9, listed))
-        return len(observe(mine, made, memory, suffix="x", now=START, clock=0.0).pods)
+        self.found: list[PartialObject] = []
+        self.at = 0
 
-    held = {"uid-p": VersionedPod(pod, 7, strayed=True)}
-    assert pods({}, pods=held) == 1
-    assert pods({}, pods={"uid-p": VersionedPod(pod, 7)}) == 0
-    listed = {"uid-p": VersionedPod(pod, 7)}
-    assert pods(listed, pods={}) == 1
-    assert pods(listed, pods={}, elsewhere=lambda uid: uid == "uid-p") == 0
+    async def pages(self, *_: Any, **__: Any) -> AsyncIterator[Any]:  # type: ignore[override]
+        yield self.found, str(self.at)
+
+
+@pytest.mark.anyio
+async def test_a_list_by_label_neither_hides_a_strayed_pod_nor_gives_it_to_another() -> None:
+    client = Listing()
+    made = Cached(client)
+    made.shows(made.jobs, a_job("train", "a"))
+    made.shows(made.pods, a_pod("b"))
+    client.at = 10**6
+    assert not await made.cache.read_pods(("ns", "a"))
+    assert made.places() == {"uid-p": "a"}, "its label is another, so that no list has it"
+    client.found = [a_pod("b")]
+    assert not await made.cache.read_pods(("ns", "b"))
+    assert made.places() == {"uid-p": "a"}
+
+
+@pytest.mark.anyio
+async def test_what_a_list_has_and_what_it_lacks_is_known_before_the_watch_brings_it() -> None:
+    client = Listing()
+    made = Cached(client)
+    client.found = [a_pod("a", owner="uid-child")]
+    version = client.at = int(client.found[0].metadata.resource_version)
+    assert await made.cache.read_pods(("ns", "a"))
+    assert made.places() == {"uid-p": "a"}
+    client.found, client.at = [], version - 1
+    assert not await made.cache.read_pods(("ns", "a"))
+    assert made.places() == {"uid-p": "a"}, "it came after that list"
+    client.at = version
+    assert not await made.cache.read_pods(("ns", "a"))
+    assert made.places() == {}
 
 
 @pytest.mark.anyio

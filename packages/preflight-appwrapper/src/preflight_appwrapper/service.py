@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from preflight_kube.admission.metrics import AdmissionMetrics
@@ -22,6 +23,7 @@ from preflight_appwrapper.api.rules import WrapperRules, seconds
 from preflight_appwrapper.config import Config
 from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.controller.controller import Controller
+from preflight_appwrapper.controller.labeled_lists import LabeledLists
 from preflight_appwrapper.controller.node_labeler import Labeler
 from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.pods import sick_resources
@@ -118,13 +120,16 @@ async def explained(
     if raw is None:
         return None
     wrapper, state = decode.wrapper(raw), LeaderState(uid=raw.metadata.uid)
-    await applier.survey(wrapper, state)
-    nodes = {}
-    for node in {held.pod.node for held in state.listed.pods.values()} if state.listed else ():
-        if node and rules.autopilot.monitor:
-            known = await client.get_or_none(f"/api/v1/nodes/{node}", decode.Node)
-            if known is not None:
-                nodes[node] = sick_resources(known.metadata.labels, rules.autopilot)
-    cached = Mirrored(complete=True, nodes=nodes)
+    await applier.read_components(wrapper, state)
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    read = partial(decode.pod, resources=rules.autopilot.taints)
+    listed = await LabeledLists(client).of(path, name, read)
+    pods = {pod.uid: pod for pod in listed.objects} if listed else {}
+    nodes = dict[str, frozenset[str]]()
+    for node in {pod.node for pod in pods.values() if rules.autopilot.monitor} - {""}:
+        known = await client.get_or_none(f"/api/v1/nodes/{node}", decode.Node)
+        if known is not None:
+            nodes[node] = sick_resources(known.metadata.labels, rules.autopilot)
+    cached = Mirrored(complete=True, pods=pods, nodes=nodes)
     snapshot = observe(wrapper, cached, state, suffix="xxxxx", now=now, clock=client.clock())
     return explain(wrapper, snapshot, reconcile(wrapper, snapshot, rules, now), now)

@@ -7,7 +7,6 @@ there is is read before anything else is decided.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -16,7 +15,7 @@ from urllib.parse import quote
 import anyio
 import msgspec
 from preflight_kube.api import jsonpatch
-from preflight_kube.api.kinds import Kind, kind_of, version_of
+from preflight_kube.api.kinds import Kind, kind_of
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime import writes
@@ -32,7 +31,7 @@ from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.components import ComponentError, build, claims_of, possible_name
 from preflight_appwrapper.core.decode import ComponentObject, PartialObject
 from preflight_appwrapper.core.plan import CreateComponent, DeleteObject
-from preflight_appwrapper.core.snapshot import LeaderState, Listed, VersionedPod
+from preflight_appwrapper.core.snapshot import LeaderState
 from preflight_appwrapper.metrics import Metrics
 
 _INVALID: Final = 422
@@ -63,7 +62,7 @@ class WrapperApplier:
         self, client: Client, kinds: RESTMapper, rules: WrapperRules, metrics: Metrics
     ) -> None:
         self._client, self._kinds, self._rules, self._metrics = client, kinds, rules, metrics
-        self._pods, self._components = LabeledLists(client), LabeledLists(client)
+        self._lists = LabeledLists(client)
         self._bodies = anyio.Semaphore(_MOST_BODIES)
         self._versions: dict[str, tuple[float, tuple[str, ...]]] = {}  # of a group, until when
 
@@ -226,32 +225,9 @@ class WrapperApplier:
 
     # --- everything at once
 
-    async def survey(
-        self,
-        wrapper: AppWrapper,
-        state: LeaderState,
-        elsewhere: Callable[[str], bool] = lambda _: False,
-    ) -> bool:
-        """Read all pods and components as they are now; whether there are any. ``elsewhere``: pods
-        by uid that another wrapper has. Raises :class:`KubeError`.
-        """
-        metadata = wrapper.metadata
-
-        async def pods() -> bool:
-            listed = await self._pods.of(_pods(metadata.namespace), metadata.name, self._versioned)
-            assert listed is not None
-            state.listed = Listed(listed.version, {held.pod.uid: held for held in listed.objects})
-            return not all(map(elsewhere, state.listed.pods))
-
-        return any(await writes.gather([pods(), self._look_at_components(wrapper, state)]))
-
-    def _versioned(self, raw: PartialObject) -> VersionedPod:
-        pod = decode.pod(raw, self._rules.autopilot.taints)
-        return VersionedPod(pod, version_of(raw.metadata.resource_version))
-
-    async def _look_at_components(self, wrapper: AppWrapper, state: LeaderState) -> bool:
-        """Say whether any is there, by a list where many ask at once; what that lacks, which may
-        have lost its label, is read by itself.
+    async def read_components(self, wrapper: AppWrapper, state: LeaderState) -> bool:
+        """Read all components as they are now; whether any is there. By a list where many ask at
+        once; what that lacks, which may have lost its label, is read by itself. Raises KubeError.
         """
         namespace = wrapper.metadata.namespace
         named = [
@@ -280,7 +256,7 @@ class WrapperApplier:
         path = await self._kinds.collection(kind, metadata.namespace)
         read = partial(decode.thing, kind=kind, rules=self._rules.failure_rules)
         try:
-            of = self._components.of
+            of = self._lists.of
             listed = path and await of(path, metadata.name, read, least=_WORTH_A_LIST)
         except KubeError as error:
             if error.status not in {_FORBIDDEN, 404}:  # 404: no longer served
@@ -310,10 +286,6 @@ def is_final(error: KubeError) -> bool:
         return " cannot create resource " in str(error)
     denied = error.status != _INVALID and " denied the request" in str(error)
     return error.status in _FATAL and not denied
-
-
-def _pods(namespace: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/pods"
 
 
 def _now() -> datetime:

@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 from preflight_kube.api.kinds import Kind, kind_of, version_of
@@ -23,7 +24,8 @@ from preflight_kube.runtime.workqueue import Key
 
 from preflight_appwrapper.api.names import API_VERSION, LABEL, WRAPPERS
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper
+from preflight_appwrapper.api.types import AppWrapper, Pod
+from preflight_appwrapper.controller.labeled_lists import LabeledLists
 from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.decode import (
     POD,
@@ -33,15 +35,19 @@ from preflight_appwrapper.core.decode import (
     PartialWrapper,
 )
 from preflight_appwrapper.core.pods import sick_resources
-from preflight_appwrapper.core.snapshot import Mirrored, VersionedPod
+from preflight_appwrapper.core.snapshot import Mirrored
 
 _LABELED: Final = {"labelSelector": LABEL}
 
 
-class _Pod(VersionedPod, frozen=True):
-    """``label``: the wrapper that it names. ``component``: the pod as a component, if it is one."""
+class _Pod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod at its resourceVersion. ``label``: the wrapper that it names. ``component``: the pod as
+    a component, if it is one.
+    """
 
-    label: Key = ("", "")
+    pod: Pod
+    version: int
+    label: Key
     component: ComponentObject | None = None
 
 
@@ -55,6 +61,8 @@ class WrapperCache:
         self._client, self._kinds, self._rules, self._changed = client, kinds, rules, changed
         every = rules.autopilot.taints.values()
         self._marks = tuple({taint.key for taints in every for taint in taints})
+        self._lists = LabeledLists(client)
+        self._lacking: dict[str, int] = {}  # pods that a list at this version did not have
         self._departed: dict[str, ComponentObject] = {}  # by uid, as they were last
         self._departed_of: Index[ComponentObject] = Index(_owner)
         self._group: TaskGroup | None = None
@@ -151,7 +159,7 @@ class WrapperCache:
                 components.update(((kind, component.name), component) for component in named)
         departed = [self._departed[component] for component in self._departed_of.keys(uid)]
         pods = self.pods_of(key, uid)
-        on = {held.pod.node for held in pods.values()}
+        on = {pod.node for pod in pods.values()}
         return Mirrored(
             complete=complete,
             things=components,
@@ -159,20 +167,35 @@ class WrapperCache:
             pods=pods,
             nodes={name: self._sick(self._nodes.newest("name", name)) for name in on},
             version=self._version,
-            elsewhere=lambda pod: self.elsewhere(key, pod),
         )
 
-    def pods_of(self, key: Key, uid: str) -> dict[str, VersionedPod]:
+    def pods_of(self, key: Key, uid: str) -> dict[str, Pod]:
         """The pods of a wrapper by uid: by their owners, else by their label."""
         caches = self._open.values()
         owners = {owner.uid for cache in caches for owner in _components(cache, "owner", uid)}
         pods = [pod for pod in self._pods.by_index("label", "/".join(key)) if self._of(pod) == key]
         for owner in (uid, *owners, *self._departed_of.keys(uid)):
             pods += self._pods.by_index("owner", owner)
-        return {
-            pod.pod.uid: VersionedPod(pod.pod, pod.version, strayed=pod.label != key)
-            for pod in pods
-        }
+        lacking, passed = self._lacking, self._version(POD)
+        return {it.pod.uid: it.pod for it in pods if lacking.get(it.pod.uid, 0) <= passed}
+
+    async def read_pods(self, key: Key) -> bool:
+        """Read the pods with a wrapper's label as they are now; whether any is its own. Raises
+        :class:`KubeError`.
+        """
+
+        def read(raw: PartialObject) -> str:
+            self._pods.wrote(raw)
+            return raw.metadata.uid
+
+        listed = await self._lists.of(f"/api/v1/namespaces/{key[0]}/pods", key[1], read)
+        assert listed is not None
+        passed = self._version(POD)
+        self._lacking = {uid: at for uid, at in self._lacking.items() if at > passed}
+        for pod in self._pods.by_index("label", "/".join(key)):
+            if pod.pod.uid not in listed.objects and pod.version <= listed.version:
+                self._lacking[pod.pod.uid] = listed.version
+        return not all(self.elsewhere(key, uid) for uid in listed.objects)
 
     def elsewhere(self, key: Key, uid: str) -> bool:
         """Say whether the pod with this uid belongs to another wrapper than ``key``."""

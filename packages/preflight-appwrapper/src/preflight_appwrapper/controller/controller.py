@@ -149,7 +149,7 @@ class Controller:
             self._leave(key, plan, snapshot)
             self._metrics.looks.observe(time.thread_time() - began)
             if plan.row in _VERIFIED and not verified:
-                await self._applier.survey(wrapper, state)
+                await self._survey(key, wrapper, state)
                 verified = True
                 continue
             verified = False
@@ -200,6 +200,11 @@ class Controller:
             self._leaving.pop(key, None)
         if leaves is not None and plan.row and snapshot.held is None:
             self._brake.take(key)
+
+    async def _survey(self, key: Key, wrapper: AppWrapper, state: LeaderState) -> bool:
+        """Read all of a wrapper as it is now; whether there is anything. Raises KubeError."""
+        components = self._applier.read_components(wrapper, state)
+        return any(await gather([self._cache.read_pods(key), components]))
 
     def _state(self, key: Key, wrapper: AppWrapper) -> LeaderState:
         known = self._states.get(key)
@@ -307,8 +312,7 @@ class Controller:
                     at_once.append(action)
                 case List():
                     state.attempts[action] = datetime.now(UTC)
-                    of = partial(self._cache.elsewhere, key)
-                    if await self._applier.survey(wrapper, state, of):
+                    if await self._survey(key, wrapper, state):
                         state.empty.clear()
                     else:
                         state.empty.append(self._clock())

@@ -14,7 +14,7 @@ from preflight_kube.api.kinds import Kind, kind_of
 from preflight_appwrapper.api.conditions import Written, written
 from preflight_appwrapper.api.types import AppWrapper, ComponentStatus, Pod
 from preflight_appwrapper.core.component_status import ComponentVerdict
-from preflight_appwrapper.core.decode import POD, ComponentObject
+from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.plan import WrapperAction
 
 _MOST_GONE: Final = 4096
@@ -35,21 +35,6 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     unclear: bool = False
 
 
-class VersionedPod(msgspec.Struct, frozen=True):
-    """A pod at its resourceVersion. ``strayed``: no list by our label says anything of it."""
-
-    pod: Pod
-    version: int
-    strayed: bool = False
-
-
-class Listed(msgspec.Struct, frozen=True):
-    """The pods of a consistent LIST, by uid, at its resourceVersion."""
-
-    version: int
-    pods: Mapping[str, VersionedPod]
-
-
 class LeaderState(msgspec.Struct, kw_only=True):
     """``read``: what a GET or the answer to a create said of a name; None: nothing has it.
     ``gone``: uids of which it is known that they are no more; ``refused``: by uid, why it could not
@@ -64,7 +49,6 @@ class LeaderState(msgspec.Struct, kw_only=True):
     read: dict[Name, ComponentObject | None] = {}
     gone: set[str] = set()
     refused: dict[str, str] = {}
-    listed: Listed | None = None
     empty: list[float] = []
     first_seen: dict[Written, float] = {}
     due: datetime | None = None
@@ -148,17 +132,15 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of the caches for one wrapper. ``things``: whose controller it is, or what has
     one of its components' names. ``departed``: the last that was seen of what the mirrors had.
-    ``version``: up to where a kind's mirror has come. ``elsewhere``: whether the pod with this uid
-    is another wrapper's.
+    ``version``: up to where a kind's mirror has come.
     """
 
     complete: bool
     things: Mapping[tuple[Kind, str], ComponentObject] = {}
     departed: Mapping[tuple[Kind, str], ComponentObject] = {}
-    pods: Mapping[str, VersionedPod] = {}
+    pods: Mapping[str, Pod] = {}
     nodes: Mapping[str, frozenset[str]] = {}
     version: Callable[[Kind], int] = lambda _: 0
-    elsewhere: Callable[[str], bool] = lambda _: False
 
 
 def observe(
@@ -172,7 +154,8 @@ def observe(
     held: HeldEvacuation | None = None,
 ) -> WrapperSnapshot:
     """``memory`` loses what the mirrors have passed; ``clock`` is ``now``, monotonic."""
-    pods = _pods(mirrored, memory)
+    uids = (uid for uid in sorted(mirrored.pods) if uid not in memory.gone)
+    pods = tuple(mirrored.pods[uid] for uid in uids)
     every = wrapper.status.component_status
     components = [_component(wrapper, i, known, mirrored, memory) for i, known in enumerate(every)]
     named = {(kind_of(known.api_version, known.kind), known.name) for known in every}
@@ -215,21 +198,6 @@ def _first_seen(
             kept[key] = before.get(key, clock)
     memory.first_seen = kept
     return {key: _at(mono, now, clock) for key, mono in kept.items()}
-
-
-def _pods(mirrored: Mirrored, memory: LeaderState) -> tuple[Pod, ...]:
-    listed = memory.listed
-    if listed is not None and mirrored.version(POD) >= listed.version:
-        listed = memory.listed = None
-    pods = {
-        uid: held.pod
-        for uid, held in mirrored.pods.items()
-        if listed is None or held.version > listed.version or held.strayed
-    }
-    for uid, held in listed.pods.items() if listed is not None else ():
-        if not mirrored.elsewhere(uid):
-            pods.setdefault(uid, held.pod)
-    return tuple(pods[uid] for uid in sorted(pods) if uid not in memory.gone)
 
 
 def _component(
