@@ -13,7 +13,8 @@ import pytest
 import yaml
 from player import job, service, wrapper
 from preflight_appwrapper.api.rules import Autopilot, LabelTaint, WrapperRules
-from preflight_appwrapper.config import ConfigError, json_schema, settings
+from preflight_appwrapper.config import json_schema, settings
+from preflight_kube.files.configfile import ConfigError
 
 
 def parse(text: str) -> WrapperRules:

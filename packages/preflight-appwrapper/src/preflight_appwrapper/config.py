@@ -25,8 +25,6 @@ from preflight_appwrapper.api.rules import (
     seconds,
 )
 
-__all__ = ["ConfigError"]
-
 Duration = Annotated[str, Meta(description="A Go duration, e.g. 90s, 10m or 1h30m.")]
 
 

@@ -13,7 +13,6 @@ from preflight_kube.api.crd import Column, condition_column, embedded, list_map
 from preflight_appwrapper.api.names import GROUP, KIND, PLURAL
 from preflight_appwrapper.api.types import AppWrapperSpec, AppWrapperStatus
 
-_VERSION: Final = "v1beta2"
 _COLUMNS: Final = (
     Column("Status", ".status.phase"),
     condition_column("QuotaReserved", name="Quota Reserved"),
@@ -28,7 +27,7 @@ def crd() -> dict[str, Any]:
     definition = definitions.crd(
         GROUP,
         KIND,
-        _VERSION,
+        "v1beta2",
         spec=AppWrapperSpec,
         status=AppWrapperStatus,
         plural=PLURAL,

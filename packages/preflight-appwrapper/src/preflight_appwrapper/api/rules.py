@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -113,10 +112,6 @@ _AUTOPILOT: Final = (
     LabelTaint("autopilot.ibm.com/gpuhealth", "ERR", "NoSchedule"),
     LabelTaint("autopilot.ibm.com/gpuhealth", "EVICT", "NoExecute"),
 )
-DEFAULT_TAINTS: Final[Mapping[str, tuple[LabelTaint, ...]]] = {
-    "nvidia.com/gpu": _AUTOPILOT,
-    "gpu.nvidia.com": _AUTOPILOT,
-}
 
 
 class Autopilot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,7 +125,8 @@ class Autopilot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         name="preferNoScheduleWeight", default=50
     )
     taints: dict[str, tuple[LabelTaint, ...]] = msgspec.field(
-        name="resourceTaints", default_factory=lambda: dict(DEFAULT_TAINTS)
+        name="resourceTaints",
+        default_factory=lambda: {"nvidia.com/gpu": _AUTOPILOT, "gpu.nvidia.com": _AUTOPILOT},
     )
 
 
