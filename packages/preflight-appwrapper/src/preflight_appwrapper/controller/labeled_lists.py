@@ -40,19 +40,13 @@ class _Round(msgspec.Struct, eq=False):
     error: KubeError | None = None
 
 
-class _Collection(msgspec.Struct, eq=False):
-    """``next``: the list that has not begun yet, and can be joined."""
-
-    lock: anyio.Lock
-    next: _Round | None = None
-
-
 class LabeledLists:
     """Consistent lists of objects by wrapper, one at a time of each collection."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._collections: dict[str, _Collection] = {}
+        self._next: dict[str, _Round] = {}  # by path: has not begun yet, and can be joined
+        self._locks: dict[str, anyio.Lock] = {}
 
     async def of(
         self, path: str, name: str, read: Callable[[PartialObject], Any], *, least: int = 1
@@ -63,11 +57,10 @@ class LabeledLists:
         """
         if len(name) > LONGEST_VALUE:  # nothing has it as a label
             return LabeledList(0)
-        collection = self._collections.setdefault(path, _Collection(anyio.Lock()))
-        joined = collection.next
+        joined = self._next.get(path)
         if joined is None:
-            joined = collection.next = _Round({name}, read, least, anyio.Event())
-            await self._read(path, collection, joined)
+            joined = self._next[path] = _Round({name}, read, least, anyio.Event())
+            await self._read(path, joined)
         else:
             joined.names.add(name)
             joined.least = min(joined.least, least)
@@ -76,24 +69,25 @@ class LabeledLists:
             raise joined.error
         return joined.lists[name] if joined.lists is not None else None
 
-    async def _read(self, path: str, collection: _Collection, current: _Round) -> None:
+    async def _read(self, path: str, current: _Round) -> None:
         current.error = KubeError(f"{path}: the list was given up.")
+        lock = self._locks.setdefault(path, anyio.Lock())
         try:
             if current.least > 1:
                 await anyio.sleep(_GATHER)
-            async with collection.lock:
-                collection.next = None  # who asks from now on gets the next list
+            async with lock:
+                del self._next[path]  # who asks from now on gets the next list
                 if len(current.names) >= current.least:
                     current.lists = await self._list(path, sorted(current.names), current.read)
             current.error = None
         except KubeError as error:
             current.error = error
         finally:
-            if collection.next is current:
-                collection.next = None
+            if self._next.get(path) is current:
+                del self._next[path]
             current.over.set()
-            if collection.next is None and not collection.lock.locked():
-                self._collections.pop(path, None)
+            if path not in self._next and not lock.locked():
+                self._locks.pop(path, None)
 
     async def _list(
         self, path: str, names: list[str], read: Callable[[PartialObject], Any]
