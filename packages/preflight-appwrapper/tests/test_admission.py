@@ -103,7 +103,7 @@ def test_a_good_wrapper_is_allowed_without_a_word() -> None:
         (declared({"path": "template..spec"}), "podSets[0].path: \"template..spec\" is not a path"),
         (declared({"path": "template.spec.template.spec.containers[3]"}), "leads to no pod template"),
         (declared({"path": "template.spec.template.spec.containers[0]"}), "leads to no pod template"),
-        (declared({}), "spec.components[0].podSets[0].path: is empty"),
+        (declared({}), 'spec.components[0].podSets[0].path: "" is not a path'),
         (declared({"path": PATH, "replicas": 2}, {"path": PATH}), "is in podSets[0] already"),
         (declared({"path": PATH, "replicas": 3}), f"says 3 pods at {PATH}, and the template 2"),
         (declared({"path": PATH, "replicas": -3}), "podSets[0].replicas: is -3"),

@@ -172,9 +172,6 @@ def _of_declared(component: Component, name: str, where: str) -> Iterator[str]:
     paths: dict[str, int] = {}
     for j, pod_set in enumerate(component.pod_sets):
         here, path = f"{where}.podSets[{j}]", pod_set.path
-        if not path:
-            yield f"{here}.path: is empty; write where the pod template is, e.g. template.spec.template."
-            continue
         if paths.setdefault(path, j) != j:
             yield f"{here}.path: {printable(path, 120)} is in podSets[{paths[path]}] already; remove one of the two."
             continue
