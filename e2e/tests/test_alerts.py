@@ -190,7 +190,7 @@ def test_a_node_without_gpus_is_not_told_of_unless_the_agent_is_only_where_they_
 RUNNING: dict[str, dict[str, str]] = {
     "preflight-appwrapper": {
         'leader_election_master_status{name="preflight-appwrapper"}': "1",
-        'appwrapper_mirror_behind_seconds{path="/api/v1/pods"}': "0",
+        "appwrapper_mirror_behind_seconds": "0",
         "appwrapper_admission_certificate_expiry_seconds": "2592000",
         "appwrapper_deletion_blocked": "0",
         "appwrapper_evacuations_held": "0",
