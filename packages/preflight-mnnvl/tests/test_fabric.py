@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
@@ -100,25 +99,6 @@ def test_what_is_said_of_all_pods_of_a_domain(
     pods: list[Pod], claims: dict[str, PodClaim], said: str
 ) -> None:
     assert fabric(domain(), pods, claims, CLIQUES) == said
-
-
-def test_what_the_all_reduce_measured_is_part_of_the_answer() -> None:
-    def after(name: str, **more: Any) -> Pod:
-        result = {"v": 1, "check": "nccl-allreduce", "outcome": "passed", "code": "OK"} | more
-        text = json.dumps({**result, "gated": True, "duration": 1.0, "measured": 812.5})
-        ended = {"name": "preflight-nccl-allreduce", "state": {"terminated": {"message": text}}}
-        body = msgspec.to_builtins(pod(name))
-        body["status"]["initContainerStatuses"] = [ended]
-        return msgspec.convert(body, Pod)
-
-    by = {"transport": "IB, multi-node NVLink"}
-    pods = [after(name, details=by) for name in "ab"]
-    claims = {"a-claim": claim("n1"), "b-claim": claim("n2")}
-    assert fabric(domain(), pods, claims, CLIQUES).endswith(
-        "; nccl-allreduce: passed at 812.5 GB/s by IB, multi-node NVLink"
-    )
-    assert after("a").measured == "passed at 812.5 GB/s"
-    assert [one.measured for one in TWO] == ["", ""]
 
 
 def test_daemons_that_the_driver_runs_are_told_by_the_domains_status() -> None:

@@ -6,9 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 import msgspec
-from preflight_proto import result
-from preflight_proto.names import NCCL_ALLREDUCE as ALLREDUCE
-from preflight_proto.names import container_name
 
 from preflight_mnnvl.api.names import CLAIM, PCS_NAME
 from preflight_mnnvl.api.types import ComputeDomain, Key, KubeObject, shown
@@ -32,23 +29,8 @@ class _ClaimStatus(msgspec.Struct, rename="camel", gc=False):
     resource_claim_name: str | None = None
 
 
-class _Ended(msgspec.Struct, rename="camel", gc=False):
-    exit_code: int = 0
-    message: str = ""
-
-
-class _State(msgspec.Struct, gc=False):
-    terminated: _Ended | None = None
-
-
-class _InitStatus(msgspec.Struct, gc=False):
-    name: str = ""
-    state: _State = msgspec.field(default_factory=_State)
-
-
 class _PodStatus(msgspec.Struct, rename="camel", gc=False):
     resource_claim_statuses: list[_ClaimStatus] | None = None
-    init_container_statuses: list[_InitStatus] | None = None
 
 
 class Pod(KubeObject):
@@ -70,19 +52,6 @@ class Pod(KubeObject):
             (status.resource_claim_name or "" for status in statuses if status.name == CLAIM), ""
         )
 
-    @property
-    def measured(self) -> str:
-        """The result of `nccl-allreduce` in it; empty where it has not ended."""
-        containers = self.status.init_container_statuses or ()
-        ended = (it.state.terminated for it in containers if it.name == container_name(ALLREDUCE))
-        if (run := next(filter(None, ended), None)) is None:
-            return ""
-        answer = result.from_termination(ALLREDUCE, run.message, run.exit_code)
-        rate = "" if answer.measured is None else f" at {answer.measured:g} GB/s"
-        details = {} if isinstance(answer.details, msgspec.UnsetType) else answer.details
-        network = shown(details.get("transport", ""))
-        return f"{answer.outcome}{rate}{network and f' by {network}'}"
-
 
 def fabric(
     domain: ComputeDomain | None,
@@ -90,12 +59,10 @@ def fabric(
     claims: Mapping[str, PodClaim],
     cliques: Mapping[str, str],
 ) -> str:
-    """Tell whether all ``pods`` of a domain share one fabric, and what was measured there."""
+    """Tell whether all ``pods`` of a domain share one fabric."""
     claim_of = {pod.metadata.name: claims[pod.claim] for pod in pods if pod.claim in claims}
     without = [pod.metadata.name for pod in pods if not pod.claims]
-    answer = one_fabric(domain, len(pods), claim_of, cliques, without)
-    measured = sorted({pod.measured for pod in pods} - {""})
-    return f"{answer}; {ALLREDUCE}: {' and '.join(measured)}" if measured else answer
+    return one_fabric(domain, len(pods), claim_of, cliques, without)
 
 
 def show(
