@@ -114,12 +114,6 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="%(choices)s (%(default)s)",
     )
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="of the diffs; auto: on a terminal without NO_COLOR (%(default)s)",
-    )
 
 
 def add_show(show: argparse.ArgumentParser) -> None:
@@ -231,8 +225,7 @@ def _explain(args: argparse.Namespace) -> int:
 
     reports, differs = _explained_live(args) if args.live else (_explained(args), None)
     if args.output == "text":
-        color = commands.colored(args.color)
-        print("\n".join(text(report, color=color) for report in reports), end="")
+        print("\n".join(map(text, reports)), end="")
         if differs is not None:
             differences = "\n".join(f"differs  {report}" for report in differs)
             print(f"\n{differences or 'The cluster is as expected.'}")

@@ -227,18 +227,15 @@ def _unseen(planned: Sequence[Planned]) -> list[str]:
     return [f"{', '.join(named)}: {why}"] if named else []
 
 
-def text(explained: ExplainedSet, *, color: bool = False) -> str:
-    """For people; ``color``: with terminal colors."""
-    red, green, bold, end = (
-        ("\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m") if color else ("", "", "", "")
-    )
-    lines = [f"{bold}PodCliqueSet {shown(explained.name)}{end}"]
-    lines += [f"{red}refused{end}  {problem}" for problem in explained.problems]
+def text(explained: ExplainedSet) -> str:
+    """For people."""
+    lines = [f"PodCliqueSet {shown(explained.name)}"]
+    lines += [f"refused  {problem}" for problem in explained.problems]
     lines += [f"warning  {warning}" for warning in explained.warnings]
     if explained.domains:
         lines += [
             "",
-            f"{bold}{len(explained.domains)} ComputeDomains, {explained.nodes_needed} nodes needed (one for each pod with a claim){end}",
+            f"{len(explained.domains)} ComputeDomains, {explained.nodes_needed} nodes needed (one for each pod with a claim)",
         ]
     for domain in explained.domains[:MOST_DOMAINS]:
         lines.append(
@@ -248,12 +245,10 @@ def text(explained: ExplainedSet, *, color: bool = False) -> str:
     if len(explained.domains) > MOST_DOMAINS:
         lines.append(f"  and {len(explained.domains) - MOST_DOMAINS} more")
     for clique in explained.cliques:
-        lines += ["", f"{bold}clique {shown(clique.name)}: {clique.result}{end}"]
+        lines += ["", f"clique {shown(clique.name)}: {clique.result}"]
         lines += [f"  {clique.message}"] if clique.message else []
         lines += [f"  warning  {warning}" for warning in clique.warnings]
-        for line in clique.diff:
-            paint = green if line.startswith("+") else red if line.startswith("-") else ""
-            lines.append(f"  {paint}{line[:400]}{end if paint else ''}")
+        lines += [f"  {line[:400]}" for line in clique.diff]
     if not explained.complete:
         lines += ["", f"The set makes more than {MOST_PODCLIQUES} PodCliques; these are the first."]
     return "\n".join(lines) + "\n"
