@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.annotations import CLASS_WITHOUT_EFFECT, odd
@@ -69,26 +69,16 @@ def review(
     sentences = problems(set_, planned, config, support)
     if before is not None:
         old_problems = problems(before, plan(before, config), config, support) if sentences else ()
-        known = {_by_name(before, problem) for problem in old_problems}
-        sentences = [problem for problem in sentences if _by_name(set_, problem) not in known]
+        known = {_anywhere(problem) for problem in old_problems}
+        sentences = [problem for problem in sentences if _anywhere(problem) not in known]
         sentences = [*changed(before, set_), *sentences]
     warned = warnings(set_, planned, config, support)
     return SetAnswer(tuple(dict.fromkeys(sentences)), tuple(warned), name)
 
 
-_PLACE: Final = re.compile(r"(cliques|podCliqueScalingGroups)\[([0-9]{1,9})\]")
-
-
-def _by_name(set_: PodCliqueSet, problem: str) -> str:
-    """A problem with names in place of places: an entry that is moved is no worse than before."""
-    entries = {path.rpartition(".")[2]: listed for path, listed in _entries(set_)}
-
-    def name(at: re.Match[str]) -> str:
-        # A name may look like a place that is not there.
-        entry = next(iter(entries[at[1]][int(at[2]) :]), None)
-        return f"{at[1]}[{entry.name if entry else ''}]"
-
-    return _PLACE.sub(name, problem)
+def _anywhere(problem: str) -> str:
+    """A problem without its place in a list: an entry that is moved is no worse than before."""
+    return re.sub(r"\[[0-9]+\]", "[]", problem)
 
 
 def problems(
