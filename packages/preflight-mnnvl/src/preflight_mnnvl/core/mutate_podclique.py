@@ -54,7 +54,6 @@ from preflight_mnnvl.core.claims import (
     gpu_claims,
     places,
     refuse_claims,
-    refuse_class,
     refuse_group,
     without_gpus,
 )
@@ -221,7 +220,6 @@ def _decision(
     identity = identify(meta, wish.scope)
     domain = _named(domain_of(identity, wish.scope), known, config)
     _refuse_taken(domain, known, config)
-    refuse_class(wish.device_class, config)
     decision = MnnvlDecision(
         v=VERSION,
         mode=config.mode,
