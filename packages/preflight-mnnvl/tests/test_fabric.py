@@ -42,10 +42,7 @@ def claim(node: str, uid: str = "d") -> PodClaim:
     return pod_claim(msgspec.convert(body, ResourceClaim))
 
 
-def domain(**status: Any) -> ComputeDomain:
-    return msgspec.convert(
-        {"metadata": {"name": "t-0-cd", "uid": "d"}, "status": status}, ComputeDomain
-    )
+DOMAIN = ComputeDomain(metadata=Metadata(name="t-0-cd", uid="d"))
 
 
 def sliced(node: str, clique: str) -> OfferedSlice:
@@ -63,7 +60,7 @@ TWO = [pod("a"), pod("b")]
         (
             TWO,
             {"a-claim": claim("n1"), "b-claim": claim("n2")},
-            "yes: 2 pods, 2 nodes of the NVLink clique x.1; its status names no daemons, and those that hosts run are not asked",
+            "yes: 2 pods, 2 nodes of the NVLink clique x.1",
         ),
         (
             [*TWO, pod("c", claims=False)],
@@ -90,7 +87,7 @@ TWO = [pod("a"), pod("b")]
         (
             [pod("a")],
             {"a-claim": claim("elsewhere")},
-            "not known: the NVLink clique of 1 of 1 nodes is not known; its status names no daemons, and those that hosts run are not asked",
+            "not known: the NVLink clique of 1 of 1 nodes is not known",
         ),
     ],
     ids=["yes", "without", "foreign", "cliques", "pending", "no claim", "no pods", "unknown"],
@@ -98,17 +95,7 @@ TWO = [pod("a"), pod("b")]
 def test_what_is_said_of_all_pods_of_a_domain(
     pods: list[Pod], claims: dict[str, PodClaim], said: str
 ) -> None:
-    assert fabric(domain(), pods, claims, CLIQUES) == said
-
-
-def test_daemons_that_the_driver_runs_are_told_by_the_domains_status() -> None:
-    nodes = [{"name": "n1", "status": "Ready"}, {"name": "n2", "status": "NotReady"}]
-    claims = {"a-claim": claim("n1"), "b-claim": claim("n2")}
-    said = fabric(domain(nodes=nodes), TWO, claims, CLIQUES)
-    assert said.endswith("clique x.1; its daemons are ready on 1 of 2 nodes")
-    nodes = [{"name": "n2", "status": "Ready"}, {"name": "n9", "status": "Ready"}]
-    said = fabric(domain(nodes=nodes), TWO, claims, CLIQUES)
-    assert said.endswith("; its daemons are ready on 1 of 2 nodes")  # where the pods are
+    assert fabric(DOMAIN, pods, claims, CLIQUES) == said
 
 
 @pytest.mark.parametrize(

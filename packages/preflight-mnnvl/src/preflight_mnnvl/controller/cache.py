@@ -386,8 +386,7 @@ def _named(part: ComputeDomain, label: str) -> tuple[str, ...]:
 
 
 def _brief(domain: ComputeDomain) -> ComputeDomain:
-    meta = domain.metadata.only(names.READ_LABELS, (names.RECREATED,))
-    return ComputeDomain(metadata=meta, status=domain.status)
+    return ComputeDomain(metadata=domain.metadata.only(names.READ_LABELS, (names.RECREATED,)))
 
 
 def _asked(set_: PodCliqueSet) -> PodCliqueSet:

@@ -1,11 +1,8 @@
-"""The answer whether pods share one fabric: one ComputeDomain, one NVLink clique. Pure.
-
-Nobody asks IMEX: of its daemons is told what the ComputeDomain's status has.
-"""
+"""The answer whether pods share one fabric: one ComputeDomain, one NVLink clique. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -143,11 +140,9 @@ def one_fabric(
     if not pods or waiting > 0:
         return f"{WAITING}: {max(0, waiting)} of {pods} pods wait for their claim"
     if unknown := len(nodes - cliques.keys()):
-        return f"not known: the NVLink clique of {unknown} of {len(nodes)} nodes is not known; {_daemons(domain, nodes)}"
+        return f"not known: the NVLink clique of {unknown} of {len(nodes)} nodes is not known"
     of = "".join(map(shown, known))
-    return (
-        f"yes: {pods} pods, {len(nodes)} nodes of the NVLink clique {of}; {_daemons(domain, nodes)}"
-    )
+    return f"yes: {pods} pods, {len(nodes)} nodes of the NVLink clique {of}"
 
 
 def of_gang(answers: Mapping[str, str]) -> str:
@@ -164,15 +159,6 @@ def of_gang(answers: Mapping[str, str]) -> str:
             more = f"; {len(of) - MOST_NAMED} domains more" if len(of) > MOST_NAMED else ""
             return f"{worst}: {'; '.join(of[:MOST_NAMED])}{more}"
     return ""
-
-
-def _daemons(domain: ComputeDomain | None, nodes: Set[str]) -> str:
-    """Say on how many of the pods' ``nodes`` the driver's daemons are ready, once it has any."""
-    listed = (domain and domain.status and domain.status.nodes) or ()
-    if not listed:
-        return "its status names no daemons, and those that hosts run are not asked"
-    ready = nodes & {node.name for node in listed if node.status == "Ready"}
-    return f"its daemons are ready on {len(ready)} of {len(nodes)} nodes"
 
 
 def _named(pods: Sequence[str]) -> str:
