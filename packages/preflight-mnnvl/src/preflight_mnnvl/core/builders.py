@@ -33,11 +33,13 @@ class Head(NamedTuple):
         return metadata
 
 
-def compute_domain(domain: Domain, head: Head, support: Support, recreated: str = "") -> Body:
-    """The ComputeDomain. ``recreated``: uid of the lost one that it replaces, or "unknown"."""
+def compute_domain(
+    domain: Domain, head: Head, support: Support, *, recreated: bool = False
+) -> Body:
+    """The ComputeDomain. ``recreated``: it replaces one that was lost."""
     metadata = head.of(domain.name)
     if recreated:
-        metadata["annotations"] = {names.RECREATED: recreated}
+        metadata["annotations"] = {names.RECREATED: "true"}
     spec: Body = {"numNodes": 0}
     if support.domain_version != "v1alpha1":  # the driver's own version, which requires it
         template = {"name": domain.claim}
