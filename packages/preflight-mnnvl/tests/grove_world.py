@@ -203,7 +203,7 @@ class Cluster:
             decoded_set(set_) if set_ else None,
             has_set=True,
             classes={},
-            taken={name: _meta(one) for name, one in there.items()},
+            taken={name: _meta(one) for name, one in there.items()}.get,
         )
         answer = decide(
             Review(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -302,11 +303,16 @@ def test_a_users_claim_for_a_channel_is_refused() -> None:
     )
 
 
+def by_name(*there: Metadata) -> Callable[[str], Metadata | None]:
+    """As the webhook finds them, by name or uid."""
+    return {key: one for one in there for key in (one.name, one.uid)}.get
+
+
 def test_in_literal_mode_an_object_of_somebody_else_is_named() -> None:
     answer = admit(
         enrolled(),
         LITERAL,
-        taken={"t-0-mnnvl-claim": Metadata(labels={"app.kubernetes.io/managed-by": "helm"})},
+        taken=by_name(Metadata("t-0-mnnvl-claim", labels={"app.kubernetes.io/managed-by": "helm"})),
     )
     assert (
         answer.message
@@ -363,7 +369,7 @@ DRIVERS = "resource.nvidia.com/computeDomain"
 def test_a_podclique_whose_claim_would_be_somebody_elses_is_refused_with_the_owners_name(
     found: list[Metadata], why: str
 ) -> None:
-    answer = admit(enrolled(), DRIVER, taken={one.name: one for one in found})
+    answer = admit(enrolled(), DRIVER, taken=by_name(*found))
     assert answer.message == f"PodClique default/t-0-w: {why}"
 
 
@@ -376,7 +382,7 @@ def test_a_podclique_whose_claim_would_be_somebody_elses_is_refused_with_the_own
     ],
 )
 def test_what_is_its_own_is_in_nobodys_way(found: list[Metadata]) -> None:
-    assert admit(enrolled(), DRIVER, taken={one.name: one for one in found}).result == "injected"
+    assert admit(enrolled(), DRIVER, taken=by_name(*found)).result == "injected"
 
 
 def test_the_claim_of_a_set_that_is_called_like_another_sets_replica_carries_a_hash() -> None:
@@ -396,10 +402,10 @@ def test_the_claim_of_a_set_that_is_called_like_another_sets_replica_carries_a_h
 BY_CLIQUE = {**ON, "grove.io/mnnvl-scope": "clique"}
 
 
-def given_before(label: str) -> dict[str, Metadata]:
+def given_before(label: str) -> Callable[[str], Metadata | None]:
     """A domain of release 0.2, whose name has no hash for an index in the clique's."""
     labels = {**domain_labels("t"), "grove.io/clique-name": label}
-    return {"t-0-p-1-cd": owned("t-0-p-1-cd", labels)}
+    return by_name(owned("t-0-p-1-cd", labels))
 
 
 def test_a_domain_that_lives_under_a_name_without_a_hash_keeps_it_for_podcliques_that_join() -> (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from preflight_kube.client.client import Client
@@ -178,7 +178,7 @@ class AdmissionInformers(MnnvlInformers):
         def names_of(item: ComputeDomain) -> tuple[str, ...]:
             meta, end = item.metadata, "-cd" if part == "domain" else "-mnnvl-claim"
             ours = meta.name.endswith(end)
-            return (f"{meta.namespace}/{meta.name}", f"{meta.namespace}/") if ours else ()
+            return (f"{meta.namespace}/{meta.name}", f"{meta.namespace}/{meta.uid}") if ours else ()
 
         return self._resource(PLURALS[part], ComputeDomain, kept=_owned, indexes={"name": names_of})
 
@@ -188,32 +188,12 @@ class AdmissionInformers(MnnvlInformers):
             return None
         return self._sets.newest("name", f"{namespace}/{name}")
 
-    def taken(self, namespace: str) -> Mapping[str, Metadata]:
-        """By name, the ComputeDomains and claim templates or claims that may have names of ours."""
-        return _Taken(self._taken, namespace)
-
-
-class _Taken(Mapping[str, Metadata]):
-    """Looked up as it is asked for."""
-
-    def __init__(self, kinds: list[ServedKind[ComputeDomain]], namespace: str) -> None:
-        self._kinds, self._namespace = kinds, namespace
-
-    def __getitem__(self, name: str) -> Metadata:
+    def taken(self, namespace: str, name: str) -> Metadata | None:
+        """What has this name, which may be one of ours, or uid."""
+        value = f"{namespace}/{name}"
+        there = [part.metadata for kind in self._taken for part in kind.by_index("name", value)]
         # The last one, as its predecessor may not have been seen to go.
-        if name and (objects := self._under(name)):
-            return objects[-1]
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(meta.name for meta in self._under("")))
-
-    def __len__(self) -> int:
-        return len({*self})
-
-    def _under(self, name: str) -> list[Metadata]:
-        value = f"{self._namespace}/{name}"
-        return [part.metadata for kind in self._kinds for part in kind.by_index("name", value)]
+        return there[-1] if there else None
 
 
 def _owned(part: ComputeDomain) -> ComputeDomain:

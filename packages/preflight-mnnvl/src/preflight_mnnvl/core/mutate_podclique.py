@@ -82,14 +82,14 @@ class Review(NamedTuple):
 class ClusterView(NamedTuple):
     """``set_``: the PodCliqueSet of the labels, None where it does not exist; ``has_set``: whether
     that is known. ``classes``: what claims and templates that exist ask for; None where that is not
-    known. ``taken``: by name, the ComputeDomains, templates and claims that may have our names.
+    known. ``taken``: by name or uid, a ComputeDomain, template or claim that may have our name.
     """
 
     support: Support
     set_: PodCliqueSet | None = None
     has_set: bool = False
     classes: Mapping[ClaimRef, Collection[str]] | None = None
-    taken: Mapping[str, Metadata] = {}
+    taken: Callable[[str], Metadata | None] = lambda _: None
 
 
 class Needs(NamedTuple):
@@ -273,7 +273,7 @@ def _named(domain: Domain, known: ClusterView, config: Config) -> Domain:
     if not domain.indexed:
         return domain  # its names were the same
     earlier = domain._replace(earlier=True)
-    there = known.taken.get(earlier.name)
+    there = known.taken(earlier.name)
     mine = there is not None and not other_identity(there.labels, earlier, config.instance)
     return earlier if mine else domain
 
@@ -281,7 +281,7 @@ def _named(domain: Domain, known: ClusterView, config: Config) -> Domain:
 def _refuse_taken(domain: Domain, known: ClusterView, config: Config) -> None:
     claim = "ResourceClaimTemplate" if config.mode == "driver" else "ResourceClaim"
     for kind, name in (("ComputeDomain", domain.name), (claim, domain.claim)):
-        there = known.taken.get(name)
+        there = known.taken(name)
         if there is not None and (whose := _whose(kind, there, domain, known, config)):
             raise CliqueRefused(
                 f"the {kind} {shown(name)} exists and {whose}{owned_by(there)}; delete or rename it"
@@ -296,9 +296,9 @@ def _whose(kind: str, there: Metadata, domain: Domain, known: ClusterView, confi
         return other_identity(there.labels, domain, config.instance)
     if (uid := there.label(names.TEMPLATE_OF)) is None:
         return f"does not carry the uid of the ComputeDomain {domain.name}"
-    if (ours := known.taken.get(domain.name)) is not None:
+    if (ours := known.taken(domain.name)) is not None:
         return "" if uid == ours.uid else "carries the uid of another ComputeDomain"
-    other = next((owner for owner in known.taken.values() if owner.uid == uid), None)
+    other = known.taken(uid)
     return f"is of the ComputeDomain {shown(other.name)}" if other is not None else ""
 
 
@@ -352,7 +352,7 @@ def _restored(
         return None
     used = places(pod, config.gpu_resources, ())
     decision = _decision(meta, pod, wish, known, config, restored=now)
-    there = known.taken.get(decision.cd)
+    there = known.taken(decision.cd)
     if not used or there is None or there.going:
         return None
     patch = _patch(meta, pod, decision, used=used, keys=wish.keys)

@@ -77,8 +77,8 @@ def explain(
     """What becomes of the PodCliqueSet ``written``. Raises :class:`BadObject` for what is none.
 
     ``nodes``: how many carry the fabric's label, where that is known; ``facts``: of its cluster;
-    ``there``: by name, what may have the names of its objects; ``scaled``: the replicas of its
-    scaling groups.
+    ``there``: by name and uid, what may have the names of its objects; ``scaled``: the replicas of
+    its scaling groups.
     """
     set_ = decode(msgspec.json.encode(written), PodCliqueSet)
     support = judge(facts._replace(fabric_nodes=nodes), config)
@@ -90,7 +90,7 @@ def explain(
     cliques: dict[str, ExplainedClique] = {}
     pods = [clique.pod for clique in planned if clique.pod is not None]
     refs = [ref for pod in pods for ref in claim_refs(pod).values()]
-    known = ClusterView(support, set_, True, dict.fromkeys(refs, ()), there)
+    known = ClusterView(support, set_, True, dict.fromkeys(refs, ()), there.get)
     expanded = list(islice(expand(set_, planned, scaled), MOST_PODCLIQUES + 1))
     for expanded_clique in expanded[:MOST_PODCLIQUES]:
         clique = expanded_clique.planned.clique

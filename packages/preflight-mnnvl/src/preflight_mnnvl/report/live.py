@@ -85,8 +85,9 @@ async def explain_live(
         world, facts = await _listed(client, namespace, given or Config())
         config = given or _of_release(world)
         nodes = await _fabric_nodes(client)
-    parts = (*world.domains.values(), *world.claims.values())
-    there = {part.metadata.name: part.metadata for part in parts}
+    parts = [*world.domains.values(), *world.claims.values()]
+    metas = [part.metadata for part in parts]
+    there = {key: meta for meta in metas for key in (meta.name, meta.uid)}
     scaled = {it.metadata.name: it.spec.replicas for it in groups if it.spec.replicas is not None}
     count = None if nodes is None else len(nodes)
     expected = explain(set_, config, count, facts, there, scaled=scaled)

@@ -6,7 +6,7 @@ What the cache lacks is read live, and nothing is written.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -48,8 +48,8 @@ class Informers(Protocol):
     def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
         """The PodCliqueSet of this name, where it is known."""
 
-    def taken(self, namespace: str) -> Mapping[str, Metadata]:
-        """By name, what may have names of ours."""
+    def taken(self, namespace: str, name: str) -> Metadata | None:
+        """What has this name, which may be one of ours, or uid."""
 
 
 class Webhook:
@@ -118,7 +118,7 @@ class Webhook:
 
     def _known(self, review: Review) -> ClusterView:
         informers = self._informers
-        return ClusterView(informers.support, taken=informers.taken(review.namespace))
+        return ClusterView(informers.support, taken=partial(informers.taken, review.namespace))
 
     async def _decided(self, review: Review) -> ReviewAnswer:
         known = self._known(review)
