@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from preflight_mnnvl.api.types import ComputeDomain, Metadata
-from preflight_mnnvl.core.builders import announcement
+from preflight_mnnvl.core.domain import announcement
 from preflight_mnnvl.core.fabric import (
     DRIVER,
     OfferedSlice,

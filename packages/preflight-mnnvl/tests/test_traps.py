@@ -26,7 +26,7 @@ from preflight_mnnvl.api.annotations import read_decision, write_decision
 from preflight_mnnvl.api.names import DECISION
 from preflight_mnnvl.api.types import Metadata, OwnerReference
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.builders import adoption
+from preflight_mnnvl.core.domain import adoption
 from preflight_mnnvl.core.expansion import plan
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, decide
 from preflight_mnnvl.core.support import ClusterFacts, judge

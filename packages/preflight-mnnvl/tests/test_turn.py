@@ -16,7 +16,7 @@ from preflight_kube.runtime.events import Regarding
 from preflight_mnnvl.api.names import DECISION
 from preflight_mnnvl.api.types import Metadata, PodClique
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.builders import announcement
+from preflight_mnnvl.core.domain import announcement
 from preflight_mnnvl.core.reasons import MOST_SUBJECTS, about, refused_announcement
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import DomainMember, Ignored, member_of, wanted

@@ -13,7 +13,7 @@ from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import ComputeDomain, Key, Metadata, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core import reasons
-from preflight_mnnvl.core.builders import (
+from preflight_mnnvl.core.domain import (
     Head,
     abandoned,
     adopted,
@@ -22,11 +22,13 @@ from preflight_mnnvl.core.builders import (
     announcement,
     compute_domain,
     gang_owner,
+    labels_of,
+    other_identity,
+    owned_by,
     owned_by_set,
     resource_claim,
     set_owner,
 )
-from preflight_mnnvl.core.domain import labels_of, other_identity, owned_by
 from preflight_mnnvl.core.fabric import of_gang
 from preflight_mnnvl.core.reasons import Event, regarding
 from preflight_mnnvl.core.snapshot import (
