@@ -15,7 +15,6 @@ from preflight_computedomain.core.facts import (
     driver_fits,
     imex_major,
     node_name,
-    unwell,
 )
 
 DEVICES = """Character devices:
@@ -114,25 +113,6 @@ def test_a_registration_that_has_not_succeeded_refuses_to_start_unless_the_gate_
         clique([gpu("GPU-2"), bad])
     assert clique([bad], crash=False) == ""
     assert clique([gpu("GPU-2"), bad], crash=False).endswith(".7")
-
-
-@pytest.mark.parametrize(
-    ("mask", "says"),
-    [
-        (0, ""),  # of a driver without one
-        (0b01_10_10_10_10, ""),
-        (0b01_10_10_10_01, "bandwidth is degraded"),
-        (0b01_10_10_01_10, "a route of it is being recovered"),
-        (0b01_10_01_10_10, "a route of it is unhealthy"),
-        (0b01_01_10_10_10, "recovers from a timeout"),
-        (0b100_10_10_10_10, "configuration is incorrect"),
-    ],
-)
-def test_what_the_health_mask_says_is_named_and_leaves_the_clique(mask: int, says: str) -> None:
-    sick = FabricInfo("GPU-1", COMPLETED, 0, CLUSTER, 7, mask)
-    assert unwell([gpu("GPU-2"), sick]) == (f"GPU GPU-1: {unwell([sick])[11:]}" if says else "")
-    assert says in unwell([sick])
-    assert clique([sick]) == clique([gpu()])
 
 
 @pytest.mark.parametrize("other", [gpu("GPU-2", ident=8), gpu("GPU-2", cluster=bytes(15) + b"x")])

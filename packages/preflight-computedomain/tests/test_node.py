@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -176,22 +175,6 @@ async def test_without_the_gate_a_node_waits_for_its_only_gpus_to_join_their_fab
     assert "is in progress" in owner.unknown
     nvml.gpus = []
     assert await owner.refreshed() == owner.unknown == ""
-
-
-async def test_a_fabric_that_is_not_well_is_one_line_each_change_and_no_refusal(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level("INFO")
-    nvml = Fake(gpus=(GPU,))
-    owner = CliqueOwner(nvml)
-    await owner.start()
-    for health in (0b10, 0b01, 0b01, 0b10):
-        nvml.gpus = [replace(GPU, health=health)]
-        assert await owner.refreshed() == CLIQUE
-    assert [record.getMessage() for record in caplog.records] == [
-        "the NVLink fabric is not well",
-        "the NVLink fabric is well again",
-    ]
 
 
 async def test_callers_at_once_share_one_reading() -> None:

@@ -100,14 +100,6 @@ COMPLETED: Final = 3
 """States of a GPU's registration (NVML_GPU_FABRIC_STATE_*); 1 is not started, 2 in progress."""
 _SUCCESS: Final = 0
 _STATES: Final = {1: "has not started", 2: "is in progress"}
-_HEALTH: Final = (
-    (0, 0x3, 1, "its bandwidth is degraded"),
-    (2, 0x3, 1, "a route of it is being recovered"),
-    (4, 0x3, 1, "a route of it is unhealthy"),
-    (6, 0x3, 1, "it recovers from a timeout"),
-    *((8, 0xF, wrong, "its configuration is incorrect") for wrong in range(2, 16)),
-)
-"""nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: shift, width, the value that is bad, what it means."""
 
 
 class FabricBroken(Unfit):
@@ -116,16 +108,13 @@ class FabricBroken(Unfit):
 
 @dataclass(frozen=True, slots=True)
 class FabricInfo:
-    """One GPU: its UUID, and the fields of ``nvmlGpuFabricInfo``. ``cluster``: 16 bytes.
-    ``health``: the mask, 0 where the driver has none.
-    """
+    """One GPU: its UUID, and the fields of ``nvmlGpuFabricInfo``. ``cluster``: 16 bytes."""
 
     gpu: str
     state: int = NOT_SUPPORTED
     status: int = 0
     cluster: bytes = bytes(16)
     clique: int = 0
-    health: int = 0
 
 
 def unjoined(gpus: Sequence[FabricInfo]) -> str:
@@ -137,20 +126,6 @@ def unjoined(gpus: Sequence[FabricInfo]) -> str:
         what = {**_STATES, COMPLETED: ended}.get(gpu.state, f"is in state {gpu.state}")
         return f"GPU {one_line(gpu.gpu, 60)}: its registration with the NVLink fabric {what}"
     return ""
-
-
-def unwell(gpus: Sequence[FabricInfo]) -> str:
-    """Problems that the health masks say against the fabric; empty where nothing does.
-
-    Who has joined stays in the clique: how bad it is for a job shows in the job, or in a check.
-    """
-    return "; ".join(
-        f"GPU {one_line(gpu.gpu, 60)}: {what}"
-        for gpu in gpus
-        if gpu.state == COMPLETED
-        for shift, width, bad, what in _HEALTH
-        if gpu.health >> shift & width == bad
-    )
 
 
 def clique(gpus: Sequence[FabricInfo], *, crash: bool = True) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -20,7 +20,6 @@ from preflight_computedomain.core.facts import (
     imex_major,
     node_name,
     unjoined,
-    unwell,
 )
 
 _log = get_logger(__name__)
@@ -102,8 +101,8 @@ class CliqueOwner:
         answers: Callable[[bool], object] = lambda _: None,
     ) -> None:
         self._nvml, self._crash, self._answers = nvml, crash, answers
-        self.current = self._unwell = ""
-        """``current``: the clique as last read; empty for none."""
+        self.current = ""
+        """The clique as last read; empty for none."""
         self.driver = ""
         """Its version when the clique was last read, a semantic one."""
         self.unknown = ""
@@ -116,7 +115,6 @@ class CliqueOwner:
         gpus = await asyncio.to_thread(self._nvml.fabric)
         self.current = clique(gpus, crash=self._crash)
         self._answers(True)
-        self._warn(gpus)
         return self.current
 
     async def refreshed(self) -> str:
@@ -135,7 +133,6 @@ class CliqueOwner:
             self._answers(False)
         else:
             self._answers(True)
-            self._warn(gpus)
             joining = unjoined(gpus)
             joining += joining and "; is its fabric manager well?"
             try:
@@ -152,11 +149,3 @@ class CliqueOwner:
             _log.info("clique of the node read", clique=now or "none", before=before or "none")
         self.current, self.unknown = now, wrong
         return now
-
-    def _warn(self, gpus: Sequence[FabricInfo]) -> None:
-        now = unwell(gpus)
-        if now and now != self._unwell:
-            _log.warning("the NVLink fabric is not well", gpus=now)
-        elif self._unwell and not now:
-            _log.info("the NVLink fabric is well again", before=self._unwell)
-        self._unwell = now

@@ -133,8 +133,7 @@ def _info(nvml: Any, handle: Any) -> FabricInfo:
     # ctypes cuts a char array at its first zero, so the bytes are taken from the memory.
     field = type(info).clusterUuid
     cluster = bytes(info)[field.offset : field.offset + field.size]
-    health = getattr(info, "healthMask", 0)
-    return FabricInfo(gpu, info.state, info.status, cluster, info.cliqueId, health)
+    return FabricInfo(gpu, info.state, info.status, cluster, info.cliqueId)
 
 
 def _text(value: str | bytes) -> str:
