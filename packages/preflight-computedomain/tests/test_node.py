@@ -93,14 +93,11 @@ class Fake:
         self.version, self.gpus, self.asked = version, list(gpus), 0
         self.error: NvmlUnavailable | None = None
 
-    def driver_version(self) -> str:
-        return self.version
-
-    def fabric(self) -> list[FabricInfo]:
+    def __call__(self) -> tuple[str, list[FabricInfo]]:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        return self.gpus
+        return self.version, self.gpus
 
 
 GPU = FabricInfo("GPU-1", COMPLETED, 0, bytes(range(16)), 3)
@@ -196,7 +193,7 @@ async def test_a_machine_without_nvml_is_one_sentence() -> None:
 
 async def test_a_driver_root_without_the_library_names_the_places(tmp_path: Path) -> None:
     with pytest.raises(NvmlUnavailable, match=r"usr/lib64.*nvidiaDriverRoot"):
-        NvmlLibrary(str(tmp_path)).driver_version()
+        NvmlLibrary(str(tmp_path))()
 
 
 LIBRARY = r"""
@@ -216,7 +213,7 @@ int nvmlDeviceGetGpuFabricInfo(void *h, info_t *o) {
     return 0;
 }
 """
-ASK = "import sys; from preflight_computedomain.node.nvml import NvmlLibrary; d = NvmlLibrary(sys.argv[1]); print(d.driver_version(), d.fabric())"
+ASK = "import sys; from preflight_computedomain.node.nvml import NvmlLibrary; print(*NvmlLibrary(sys.argv[1])())"
 
 
 async def test_the_binding_reads_a_library_in_the_drivers_root(tmp_path: Path) -> None:
@@ -247,11 +244,11 @@ from preflight_computedomain.node.nvml import NvmlLibrary, reader
 reader.start(print, lasting=True)
 driver = NvmlLibrary(sys.argv[1])
 try:
-    driver.fabric()
+    driver()
 except NvmlUnavailable as error:
     print(error.gone, error)
 os.replace(sys.argv[2], sys.argv[3])
-print(driver.driver_version())
+print(driver()[0])
 """
 
 

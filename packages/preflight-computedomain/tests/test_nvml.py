@@ -29,7 +29,7 @@ for line in sys.stdin:
     reader._Helper.again, reader.SILENCE = 0.0, float(line)
     clique = asyncio.run(owner.refreshed())
     try:
-        fabric = [[one.gpu, one.state, one.status] for one in library.fabric()]
+        fabric = [[one.gpu, one.state, one.status] for one in library()[1]]
     except Exception as error:
         fabric = [type(error).__name__]
     print(json.dumps([clique, owner.unknown, fabric, said]), flush=True)

@@ -44,11 +44,8 @@ class Nvml:
     version: str = "570.158.01"
     infos: list[FabricInfo] = field(default_factory=lambda: [FabricInfo("GPU-1", 3, 0, CLUSTER, 7)])
 
-    def driver_version(self) -> str:
-        return self.version
-
-    def fabric(self) -> list[FabricInfo]:
-        return self.infos
+    def __call__(self) -> tuple[str, list[FabricInfo]]:
+        return self.version, self.infos
 
 
 class World:

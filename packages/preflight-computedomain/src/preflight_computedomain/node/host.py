@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from preflight_kube.logs import get_logger
 
@@ -36,14 +36,10 @@ class NvmlUnavailable(Unfit):
         self.gone = gone
 
 
-class NvmlReader(Protocol):
-    """Questions to NVML. Both block, not for ever, and raise :class:`NvmlUnavailable`."""
-
-    def driver_version(self) -> str:
-        """As ``nvidia-smi`` shows it."""
-
-    def fabric(self) -> list[FabricInfo]:
-        """The fabric of each GPU; none where the node has no GPU."""
+NvmlReader = Callable[[], tuple[str, list[FabricInfo]]]
+"""Asks NVML for the driver's version, as ``nvidia-smi`` shows it, and the fabric of each GPU. It
+blocks, not for ever, and raises :class:`NvmlUnavailable`.
+"""
 
 
 def node_facts(environ: Mapping[str, str]) -> NodeFacts:
@@ -111,8 +107,8 @@ class CliqueOwner:
 
     async def start(self) -> str:
         """Judge the driver's version, and read the clique. Raises :class:`Unfit`."""
-        self.driver = driver_fits(await asyncio.to_thread(self._nvml.driver_version))
-        gpus = await asyncio.to_thread(self._nvml.fabric)
+        version, gpus = await asyncio.to_thread(self._nvml)
+        self.driver = driver_fits(version)
         self.current = clique(gpus, crash=self._crash)
         self._answers(True)
         return self.current
@@ -126,8 +122,7 @@ class CliqueOwner:
     async def _read(self) -> str:
         before, now, wrong = self.current, "", ""
         try:
-            version = await asyncio.to_thread(self._nvml.driver_version)
-            gpus = await asyncio.to_thread(self._nvml.fabric)
+            version, gpus = await asyncio.to_thread(self._nvml)
         except NvmlUnavailable as error:
             now, wrong = "" if error.gone else before, str(error)
             self._answers(False)

@@ -6,10 +6,9 @@ Each question is asked in a process of its own: a library that crashes or hangs 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from preflight_kube.text import one_line
 from preflight_proto import nvml as reader
@@ -17,7 +16,6 @@ from preflight_proto import nvml as reader
 from preflight_computedomain.core.facts import NOT_SUPPORTED, FabricInfo
 from preflight_computedomain.node.host import NvmlUnavailable
 
-T = TypeVar("T")
 PATIENCE: Final = 30.0
 """Seconds: a driver without persistence mode initialises each GPU first, some seconds apiece."""
 _LIBRARY: Final = "libnvidia-ml.so.1"
@@ -36,25 +34,19 @@ _INIT_FLAG_NO_GPUS: Final = 1
 class NvmlLibrary:
     """``root``: where the driver's files are mounted; empty for the linker's own paths.
 
-    Each question loads the library anew: after an upgrade of the driver it is another.
+    Each call loads the library anew: after an upgrade of the driver it is another.
     """
 
     def __init__(self, root: str = "") -> None:
         self._root = root
 
-    def driver_version(self) -> str:
-        """As ``nvidia-smi`` shows it. Raises :class:`NvmlUnavailable`."""
-        return self._asked(_version)
-
-    def fabric(self) -> list[FabricInfo]:
-        """The fabric of each GPU, in NVML's order. Raises :class:`NvmlUnavailable`."""
-        return self._asked(_fabric)
-
-    def _asked(self, question: Callable[[Any], T]) -> T:
-        answer: T | NvmlUnavailable = reader.ask(
+    def __call__(self) -> tuple[str, list[FabricInfo]]:
+        """The driver's version, as ``nvidia-smi`` shows it, and the fabric of each GPU, in NVML's
+        order. Raises :class:`NvmlUnavailable`.
+        """
+        answer: tuple[str, list[FabricInfo]] | NvmlUnavailable = reader.ask(
             _answer,
             self._root,
-            question,
             patience=PATIENCE,
             otherwise=lambda why: NvmlUnavailable(f"NVML: {why}; {_DUMB}"),
         )
@@ -66,7 +58,7 @@ class NvmlLibrary:
 _DUMB: Final = "does nvidia-smi answer on this node? Reload the driver, or restart the node."
 
 
-def _answer(root: str, question: Callable[[Any], T]) -> T | NvmlUnavailable:
+def _answer(root: str) -> tuple[str, list[FabricInfo]] | NvmlUnavailable:
     import pynvml
 
     reader.renew()
@@ -74,7 +66,8 @@ def _answer(root: str, question: Callable[[Any], T]) -> T | NvmlUnavailable:
         _load(root)
         pynvml.nvmlInitWithFlags(_INIT_FLAG_NO_GPUS)
         try:
-            return question(pynvml)
+            handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+            return _text(pynvml.nvmlSystemGetDriverVersion()), [_info(it) for it in handles]
         finally:
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
@@ -112,21 +105,14 @@ def _load(root: str) -> None:
         ) from None
 
 
-def _version(nvml: Any) -> str:
-    return _text(nvml.nvmlSystemGetDriverVersion())
+def _info(handle: Any) -> FabricInfo:
+    import pynvml
 
-
-def _fabric(nvml: Any) -> list[FabricInfo]:
-    handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
-    return [_info(nvml, handle) for handle in handles]
-
-
-def _info(nvml: Any, handle: Any) -> FabricInfo:
-    gpu = _text(nvml.nvmlDeviceGetUUID(handle))
+    gpu = _text(pynvml.nvmlDeviceGetUUID(handle))
     try:
         info = reader.fabric_info(handle)
-    except nvml.NVMLError as error:
-        lacks = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    except pynvml.NVMLError as error:
+        lacks = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         if error.value in lacks and not reader.without():
             return FabricInfo(gpu, NOT_SUPPORTED)
         raise
