@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from preflight_kube.cli import commands
 from preflight_kube.files.configfile import ConfigError
 
 from preflight_computedomain import service
 from preflight_computedomain.api.names import CONTROLLER, PLUGIN
+
+if TYPE_CHECKING:
+    from preflight_kube.auth.connection import Connection
+
+    from preflight_computedomain.config import Gates
 
 _LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -139,7 +144,7 @@ def plugin() -> NoReturn:
 
 def _controller_parser() -> argparse.ArgumentParser:
     about = "Makes the ResourceClaimTemplates of ComputeDomains. IMEX itself is the operator's."
-    program = _program(CONTROLLER, about, _run_controller)
+    program = _program(CONTROLLER, about, service.controller)
     commands.add_lease(program)
     program.add_argument(
         "--lease-seconds",
@@ -153,11 +158,11 @@ def _controller_parser() -> argparse.ArgumentParser:
 
 def _plugin_parser() -> argparse.ArgumentParser:
     about = "DRA driver of one node: puts IMEX channel 0 into pods that have the claim. IMEX itself is the operator's."
-    return _program(PLUGIN, about, lambda args: service.plugin(_begin(args)))
+    return _program(PLUGIN, about, service.plugin)
 
 
 def _program(
-    name: str, about: str, run: Callable[[argparse.Namespace], int]
+    name: str, about: str, run: Callable[[Connection, Gates, argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
     program = argparse.ArgumentParser(
         prog=name,
@@ -174,17 +179,11 @@ def _program(
         help="LOG_LEVEL (here %(default)s)",
         metavar="LEVEL",
     )
-    program.set_defaults(run=run)
+    program.set_defaults(run=lambda args: run(*_begin(args), args))
     return program
 
 
-def _run_controller(args: argparse.Namespace) -> int:
-    return service.controller(
-        _begin(args), namespace=args.namespace, lease_seconds=args.lease_seconds
-    )
-
-
-def _begin(args: argparse.Namespace) -> service.Start:
+def _begin(args: argparse.Namespace) -> tuple[Connection, Gates]:
     """Raises BadInput with every problem of gates, log level and access."""
     from preflight_kube.auth.connection import connection
 
@@ -202,6 +201,4 @@ def _begin(args: argparse.Namespace) -> service.Start:
         problems += error.problems
     if problems:
         raise commands.BadInput(problems)
-    return service.Start(
-        connection(os.environ), gates, os.environ, args.host, args.port, args.log_level
-    )
+    return connection(os.environ), gates

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
 from typing import TYPE_CHECKING
 
 from preflight_kube.cli import commands
 from preflight_kube.logs import get_logger
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from preflight_kube.auth.connection import Connection
 
     from preflight_computedomain.config import Gates
@@ -19,24 +20,7 @@ from preflight_computedomain.api.names import CONTROLLER, PLUGIN
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The start of a program. ``host``, ``port``: of /healthz, /readyz and /metrics."""
-
-    target: Connection
-    gates: Gates
-    environ: Mapping[str, str]
-    host: str
-    port: int
-    log_level: str = "info"
-
-    def log_gates(self) -> None:
-        """Log what was forced and what is ignored."""
-        for note in self.gates.notes:
-            log.info(note)
-
-
-def controller(start: Start, *, namespace: str, lease_seconds: float) -> int:
+def controller(target: Connection, gates: Gates, args: Namespace) -> int:
     """Be one replica of the controller until SIGTERM or SIGINT; the exit status."""
     from preflight_kube.client.client import Client
     from preflight_kube.runtime.manager import Election, Parts, run
@@ -48,24 +32,28 @@ def controller(start: Start, *, namespace: str, lease_seconds: float) -> int:
     metrics = ControllerMetrics()
 
     async def build(client: Client) -> Parts:
-        start.log_gates()
-        exclusive = start.environ.get(EXCLUSIVE) == "true"
-        leader = Controller(client, metrics, exclusive=exclusive)
+        _log_gates(gates)
+        leader = Controller(client, metrics, exclusive=os.environ.get(EXCLUSIVE) == "true")
         return Parts(reflectors=leader.reflectors, lead=leader.lead)
 
     return run(
         build,
-        start.target,
+        target,
         component=CONTROLLER,
         registry=metrics.registry,
-        host=start.host,
-        port=start.port,
-        election=Election(namespace, CONTROLLER, lease_seconds),
-        log_level=start.log_level,
+        host=args.host,
+        port=args.port,
+        election=Election(args.namespace, CONTROLLER, args.lease_seconds),
+        log_level=args.log_level,
     )
 
 
-def plugin(start: Start) -> int:
+def _log_gates(gates: Gates) -> None:
+    for note in gates.notes:
+        log.info(note)
+
+
+def plugin(target: Connection, gates: Gates, args: Namespace) -> int:
     """Serve the kubelet of this node until SIGTERM or SIGINT; the exit status."""
     import anyio
     from preflight_kube import logs
@@ -74,10 +62,10 @@ def plugin(start: Start) -> int:
     nvml.start(log.warning, lasting=True)  # before there are threads
     from preflight_computedomain.node.plugin import run
 
-    logs.set_up(PLUGIN, start.log_level)
-    start.log_gates()
+    logs.set_up(PLUGIN, args.log_level)
+    _log_gates(gates)
     try:
-        anyio.run(run, start.target, start.gates, start.environ, (start.host, start.port))
+        anyio.run(run, target, gates, os.environ, (args.host, args.port))
     except commands.CommandFailed:
         raise
     except Exception as error:
