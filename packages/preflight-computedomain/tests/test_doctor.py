@@ -13,10 +13,8 @@ from claimed import DOMAIN, document, parameters, ref
 from preflight_computedomain.api.names import API_VERSION, LABEL, TARGET_LABEL
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Slice, UsedClaim
 from preflight_computedomain.core import slices, template
-from preflight_computedomain.report.doctor import before_uninstall, report
-from preflight_computedomain.report.explain import explain
-from preflight_computedomain.report.live import read_cluster
-from preflight_computedomain.report.model import ClusterObjects, Labeled, Pod
+from preflight_computedomain.report.doctor import before_uninstall, explain, report
+from preflight_computedomain.report.live import ClusterObjects, Labeled, Pod, read_cluster
 from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
 
 T = TypeVar("T")

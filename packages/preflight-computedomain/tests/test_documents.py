@@ -6,9 +6,9 @@ import json
 
 from claimed import uid
 from jsonschema import Draft202012Validator
-from preflight_computedomain.api.cdi import document, uid_of
 from preflight_computedomain.api.crd import crd
 from preflight_computedomain.api.names import cdi_file
+from preflight_computedomain.node.state_dir import document, uid_of
 
 
 def test_the_cdi_file_adds_one_device_node_that_everybody_may_use() -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from claimed import Node, claim, ref, uid
-from preflight_computedomain.api.cdi import document
 from preflight_computedomain.api.checkpoint import ABORTED, COMPLETED, decode
 from preflight_computedomain.api.names import cdi_file
 from preflight_computedomain.node.prepare import ClaimAnswer
-from preflight_computedomain.node.state_dir import CHECKPOINT
+from preflight_computedomain.node.state_dir import CHECKPOINT, document
 
 GOLDEN = Path(__file__).parent / "golden"
 READ = ("v1", "v2", "both", "unknown-field", "without-boot")

@@ -27,7 +27,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from inmemory import Clockwork, Files, Paths
 from preflight_computedomain.api import checkpoint
-from preflight_computedomain.api.cdi import document
 from preflight_computedomain.api.checkpoint import COMPLETED, STARTED
 from preflight_computedomain.api.names import cdi_file
 from preflight_computedomain.api.types import ResourceClaim
@@ -35,7 +34,7 @@ from preflight_computedomain.metrics import PluginMetrics
 from preflight_computedomain.node import atomic_file as disk
 from preflight_computedomain.node import lock as lock_file
 from preflight_computedomain.node.prepare import ClaimPreparer, Times
-from preflight_computedomain.node.state_dir import CHECKPOINT
+from preflight_computedomain.node.state_dir import CHECKPOINT, document
 
 NUMBER = 10 * settings().max_examples
 pytestmark = pytest.mark.timeout(180 + NUMBER)

@@ -20,7 +20,6 @@ from claimed import CLIQUE, DOMAIN, FACTS, Node, ref, uid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from preflight_computedomain.api import checkpoint
-from preflight_computedomain.api.cdi import document
 from preflight_computedomain.api.checkpoint import (
     COMPLETED,
     STARTED,
@@ -34,7 +33,7 @@ from preflight_computedomain.api.names import cdi_file
 from preflight_computedomain.core.claims import ChannelRequest, Refusal
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.node.host import ChannelMajor
-from preflight_computedomain.node.state_dir import CHECKPOINT, MAX_BYTES
+from preflight_computedomain.node.state_dir import CHECKPOINT, MAX_BYTES, document
 
 
 class Killed(BaseException):

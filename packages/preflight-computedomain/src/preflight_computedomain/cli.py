@@ -114,7 +114,7 @@ def _doctor(args: argparse.Namespace) -> int:
 def _explain(args: argparse.Namespace) -> int:
     import anyio
 
-    from preflight_computedomain.report.explain import explain
+    from preflight_computedomain.report.doctor import explain
     from preflight_computedomain.report.live import read_cluster
 
     cluster = anyio.run(read_cluster, args.namespace)

@@ -9,15 +9,16 @@ plugin may have written it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from preflight_kube.logs import get_logger
 
-from preflight_computedomain.api.cdi import document, is_document, uid_of
 from preflight_computedomain.api.checkpoint import (
     COMPLETED,
     STARTED,
@@ -29,7 +30,14 @@ from preflight_computedomain.api.checkpoint import (
     encode,
     entry_of,
 )
-from preflight_computedomain.api.names import cdi_file, fits_as_uid
+from preflight_computedomain.api.names import (
+    CDI_KIND,
+    CDI_PREFIX,
+    DEVICE_NODE,
+    cdi_device,
+    cdi_file,
+    fits_as_uid,
+)
 from preflight_computedomain.core.claims import ChannelRequest, Refusal, decide
 from preflight_computedomain.core.facts import NodeFacts, Unfit
 from preflight_computedomain.node.atomic_file import TEMPORARY, Disk
@@ -230,3 +238,32 @@ class ClaimStore:
 
     def _files(self) -> list[Path]:
         return sorted(self._cdi.iterdir()) if self._cdi.is_dir() else []
+
+
+# --- the CDI document of a prepared claim, by which a container gets channel 0: the runtime makes
+# the device node inside the container, and the host's own is not needed
+
+
+def document(uid: str, major: int) -> bytes:
+    """The file's content for the claim ``uid``; ``major``: of the IMEX channels' device nodes."""
+    # 0.5.0 is the first version in which a device's name may begin with a digit, as a uid does.
+    node = {"path": DEVICE_NODE, "type": "c", "major": major, "minor": 0, "fileMode": 0o666}
+    spec: dict[str, Any] = {
+        "cdiVersion": "0.5.0",
+        "kind": CDI_KIND,
+        "devices": [{"name": cdi_device(uid), "containerEdits": {"deviceNodes": [node]}}],
+    }
+    return msgspec.json.encode(spec)
+
+
+def is_document(uid: str, data: bytes) -> bool:
+    """Tell whether ``data`` is the :func:`document` of the claim ``uid`` with some major."""
+    match = re.search(rb'"major":([0-9]{1,4}),', data)
+    return match is not None and data == document(uid, int(match[1]))
+
+
+def uid_of(file: str) -> str:
+    """The claim's uid in the name of such a file, finished or not; empty where it is another's."""
+    if not file.startswith(CDI_PREFIX):
+        return ""
+    return file.removeprefix(CDI_PREFIX).removesuffix(".tmp").removesuffix(".json")

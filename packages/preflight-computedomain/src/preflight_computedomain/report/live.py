@@ -2,21 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, KubeError, NotFound
 
 from preflight_computedomain.api import names
-from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Slice, UsedClaim
-from preflight_computedomain.report.model import ClusterObjects, Labeled, Pod
+from preflight_computedomain.api.types import (
+    ClaimTemplate,
+    ComputeDomain,
+    Metadata,
+    Slice,
+    UsedClaim,
+)
 
 T = TypeVar("T")
 _PLUGINS: Final = (
     "app.kubernetes.io/name=preflight-computedomain,app.kubernetes.io/component=kubelet-plugin"
 )
 """As the chart labels the plugin's pods."""
+
+
+class Labeled(msgspec.Struct, frozen=True, kw_only=True):
+    """Any object of which its name and labels are enough."""
+
+    metadata: Metadata
+
+
+class _PodSpec(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    node_name: str = ""
+
+
+class _PodStatus(msgspec.Struct, frozen=True, kw_only=True):
+    phase: str = ""
+
+
+class Pod(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a pod is, and how far."""
+
+    metadata: Metadata
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+@dataclass
+class ClusterObjects:
+    """``plugins``: pods of the kubelet plugin. ``unread``: what could not be read, in sentences.
+    ``served``: whether the cluster has the definition of ComputeDomain.
+    """
+
+    domains: list[ComputeDomain] = field(default_factory=list)
+    templates: list[ClaimTemplate] = field(default_factory=list)
+    claims: list[UsedClaim] = field(default_factory=list)
+    slices: list[Slice] = field(default_factory=list)
+    nodes: list[Labeled] = field(default_factory=list)
+    pods: list[Pod] = field(default_factory=list)
+    plugins: list[Pod] = field(default_factory=list)
+    daemons: list[Labeled] = field(default_factory=list)
+    cliques: list[Labeled] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    served: bool = True
 
 
 async def read_cluster(namespace: str = "") -> ClusterObjects:
