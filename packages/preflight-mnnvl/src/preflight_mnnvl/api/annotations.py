@@ -75,20 +75,16 @@ def resolve(
 
 def fabric_request(meta: Metadata, set_: PodCliqueSet | None, mode: Mode) -> FabricRequest:
     """The annotations in force for the PodClique ``meta``."""
-    named = [name for key in names.PCSG_NAME if (name := meta.label(key))]
+    named = {name for key in names.PCSG_NAME if (name := meta.label(key))}
+    replicas = [meta.label(key) for key in names.PCS_INDEX]
     group, whole = None, None
     if set_ is not None:
         whole, pcs = set_.metadata, set_.metadata.name
-        groups = set_.groups if named else ()
-        group = next((it for it in groups if any(_is(it.name, pcs, name) for name in named)), None)
+        for it in set_.groups if named else ():  # by its short or full name, which are exact
+            if named & {it.name, *(f"{pcs}-{replica}-{it.name}" for replica in replicas)}:
+                group = it
+                break
     return resolve(meta.annotations, group, whole, grouped=bool(named), mode=mode)
-
-
-def _is(group: str, pcs: str, name: str) -> bool:
-    """Tell whether it is the group's short or full name; by its end `worker` were `gpu-worker`."""
-    replica = name.removeprefix(f"{pcs}-").removesuffix(f"-{group}")
-    full = name == f"{pcs}-{replica}-{group}" and replica.isascii() and replica.isdecimal()
-    return name == group or full
 
 
 def scope_of(text: str) -> Scope | None:

@@ -36,7 +36,13 @@ from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.cache import OVERLAY_TTL, MnnvlCache, gang_key, waiting
 from preflight_mnnvl.controller.informers import PLURALS
 from preflight_mnnvl.core import reasons
-from preflight_mnnvl.core.reconcile import ClusterWrite, DomainPlan, reconcile, refused
+from preflight_mnnvl.core.reconcile import (
+    UNSUPPORTED_AGAIN,
+    ClusterWrite,
+    DomainPlan,
+    reconcile,
+    refused,
+)
 from preflight_mnnvl.core.snapshot import DomainView
 from preflight_mnnvl.core.support import Support, judge
 from preflight_mnnvl.metrics import Metrics
@@ -47,8 +53,6 @@ BEHIND_AGAIN: Final = 0.2
 """Seconds after which a domain is reconciled again of which the cache was behind."""
 UNCLAIMED_PATIENCE: Final = 10.0
 """Seconds for which a PodClique must be without its claim."""
-SUPPORT_POLL: Final = 1.0
-"""Seconds between two comparisons of what the cluster serves with what it served."""
 REFUSED_AGAIN: Final = 600.0
 """Seconds after which a PodGang is annotated again that was not to be."""
 
@@ -98,10 +102,6 @@ class Controller:
                 self._gangs[at] = gang.metadata.uid, self._client.clock()
         self.domains.add(key)
 
-    def _reconcile_all(self) -> None:
-        for key in self.cache.every():
-            self.domains.add(key)
-
     # --- what the leader does
 
     async def lead(self, leadership: Leadership) -> None:
@@ -124,18 +124,8 @@ class Controller:
                 async with anyio.create_task_group() as group:
                     group.start_soon(reconciler.run)
                     group.start_soon(events.run)
-                    group.start_soon(self._follow_support)
         finally:
             self._metrics.forget_domains()
-
-    async def _follow_support(self) -> None:
-        """Reconcile everything once the cluster serves something else; nothing is asked for it."""
-        support = self.cache.support
-        while True:
-            await anyio.sleep(SUPPORT_POLL)
-            before, support = support, self.cache.support
-            if (before.why, before.domain_version) != (support.why, support.domain_version):
-                self._reconcile_all()
 
     async def _reconcile(self, client: Client, key: Key) -> float | None:
         """Reconcile what waits under a key; the seconds until the next time."""
@@ -182,7 +172,7 @@ class Controller:
             return wait
         support = judge(self.cache.facts, self._admission)
         self._record(reasons.unclaimed(*lacking, "" if support.ok else support.why))
-        return None
+        return None if support.ok else UNSUPPORTED_AGAIN
 
     def _note(self, key: Key, view: DomainView, plan: DomainPlan) -> None:
         if plan.unclaimed_since is None:

@@ -47,6 +47,8 @@ BLOCKED_AGAIN = 60.0
 """Seconds after which a foreign object is looked at again, if nothing has changed."""
 ENDING_PATIENCE = 60.0
 """Seconds after which an Event says what keeps a domain that is being deleted."""
+UNSUPPORTED_AGAIN = 5.0
+"""Seconds after which is seen whether a domain can be had by now; nobody is asked for it."""
 RELEASE_PATIENCE = 5.0
 """Seconds for which nobody must want a domain: kinds are not listed at the same moment."""
 TOLD_FOR = 3600.0
@@ -107,7 +109,8 @@ class _Needed(NamedTuple):
             why = f"{support.why}."
             known = support.state != "unknown"
             events = _events(view, reasons.UNSUPPORTED, why, support.state) if known else ()
-            return DomainPlan("unsupported", why, events=events)
+            again = self.now + UNSUPPORTED_AGAIN
+            return DomainPlan("unsupported", why, events=events, again=again)
         if view.domain is None:
             return self._missing()
         meta = view.domain.metadata

@@ -117,7 +117,7 @@ def member_of(clique: PodClique) -> DomainMember | Ignored | None:
 # --- PodCliques that ask for the fabric, and whose pods do not get the claim: written while no
 # webhook answered, or older than the wish, which is resolved from all three layers.
 
-AUDITED_LABELS: Final = (*names.PCS_NAME, *names.PCSG_NAME)
+AUDITED_LABELS: Final = (*names.PCS_NAME, *names.PCS_INDEX, *names.PCSG_NAME)
 AUDITED_ANNOTATIONS: Final = (*names.KEYS, names.DECISION, names.GROVE_MNNVL_GROUP)
 """The annotations that :func:`asks` reads of a PodClique."""
 
