@@ -18,22 +18,7 @@ import grpc
 from preflight_kube.logs import get_logger
 from preflight_kube.text import one_line
 
-from preflight_computedomain._generated.dra import (
-    Claim,
-    Device,
-    NodePrepareResourceResponse,
-    NodePrepareResourcesRequest,
-    NodePrepareResourcesResponse,
-    NodeUnprepareResourceResponse,
-    NodeUnprepareResourcesRequest,
-    NodeUnprepareResourcesResponse,
-)
-from preflight_computedomain._generated.registration import (
-    InfoRequest,
-    PluginInfo,
-    RegistrationStatus,
-    RegistrationStatusResponse,
-)
+from preflight_computedomain._generated import dra, registration
 from preflight_computedomain.api.names import DRIVER
 from preflight_computedomain.core.claims import KubeletClaim
 from preflight_computedomain.core.facts import Unfit
@@ -79,8 +64,8 @@ class GrpcServer:
         """The kubelet's last word."""
         self._dra = _Socket(folder / "dra.sock", _services(claims, metrics))
         methods: dict[str, _Unary] = {
-            "GetInfo": (InfoRequest, self._info),
-            "NotifyRegistrationStatus": (RegistrationStatus, self._status),
+            "GetInfo": (registration.InfoRequest, self._info),
+            "NotifyRegistrationStatus": (registration.RegistrationStatus, self._status),
         }
         self._registration = _Socket(registry / f"{DRIVER}-reg.sock", {_REGISTRATION: methods})
 
@@ -128,26 +113,28 @@ class GrpcServer:
         """Tell whether both sockets answer as the kubelet asks: who are you, prepare nothing."""
         info, prepare = f"/{_REGISTRATION}/GetInfo", f"/{_service(_VERSIONS[0])}/{PREPARE}"
         try:
-            name = await self._registration.ask(info, bytes(InfoRequest()), patience)
-            done = await self._dra.ask(prepare, bytes(NodePrepareResourcesRequest()), patience)
+            name = await self._registration.ask(info, bytes(registration.InfoRequest()), patience)
+            done = await self._dra.ask(prepare, bytes(dra.NodePrepareResourcesRequest()), patience)
             return (
-                PluginInfo.parse(name).name == DRIVER
-                and not NodePrepareResourcesResponse.parse(done).claims
+                registration.PluginInfo.parse(name).name == DRIVER
+                and not dra.NodePrepareResourcesResponse.parse(done).claims
             )
         except (grpc.aio.AioRpcError, ValueError):
             return False
 
     # --- how the kubelet gets to know the plugin
 
-    async def _info(self, request: InfoRequest) -> PluginInfo:
-        return PluginInfo(
+    async def _info(self, request: registration.InfoRequest) -> registration.PluginInfo:
+        return registration.PluginInfo(
             type="DRAPlugin",
             name=DRIVER,
             endpoint=str(self._dra.path),
             supported_versions=[f"{version}.DRAPlugin" for version in _VERSIONS],
         )
 
-    async def _status(self, request: RegistrationStatus) -> RegistrationStatusResponse:
+    async def _status(
+        self, request: registration.RegistrationStatus
+    ) -> registration.RegistrationStatusResponse:
         self.registered = request.plugin_registered
         if self.registered:
             _log.info("registered with the kubelet")
@@ -156,7 +143,7 @@ class GrpcServer:
         else:
             _log.error("the kubelet refuses the plugin", error=one_line(request.error, 500))
             self._refused.set()
-        return RegistrationStatusResponse()
+        return registration.RegistrationStatusResponse()
 
 
 class _Socket:
@@ -269,7 +256,7 @@ def _services(claims: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[s
     async def measured(
         operation: str,
         call: Callable[[Iterable[KubeletClaim]], Awaitable[Mapping[str, ClaimAnswer]]],
-        asked: Iterable[Claim],
+        asked: Iterable[dra.Claim],
     ) -> Mapping[str, ClaimAnswer]:
         labels: Any = (DRIVER, OPERATIONS[operation])
         metrics.requests.labels(*labels).inc()
@@ -279,36 +266,38 @@ def _services(claims: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[s
         ):
             return await call(KubeletClaim(item.namespace, item.name, item.uid) for item in asked)
 
-    async def prepare(request: NodePrepareResourcesRequest) -> NodePrepareResourcesResponse:
+    async def prepare(request: dra.NodePrepareResourcesRequest) -> dra.NodePrepareResourcesResponse:
         if not request.claims:  # as the liveness probe asks: no call of the kubelet's to be counted
-            return NodePrepareResourcesResponse()
+            return dra.NodePrepareResourcesResponse()
         answers = await measured(PREPARE, claims.prepare, request.claims)
-        return NodePrepareResourcesResponse(
+        return dra.NodePrepareResourcesResponse(
             claims={uid: _prepared(answer) for uid, answer in answers.items()}
         )
 
-    async def unprepare(request: NodeUnprepareResourcesRequest) -> NodeUnprepareResourcesResponse:
+    async def unprepare(
+        request: dra.NodeUnprepareResourcesRequest,
+    ) -> dra.NodeUnprepareResourcesResponse:
         answers = await measured(UNPREPARE, claims.unprepare, request.claims)
         errors = {
-            uid: NodeUnprepareResourceResponse(error=answer.error)
+            uid: dra.NodeUnprepareResourceResponse(error=answer.error)
             for uid, answer in answers.items()
         }
-        return NodeUnprepareResourcesResponse(claims=errors)
+        return dra.NodeUnprepareResourcesResponse(claims=errors)
 
     methods: dict[str, _Unary] = {
-        PREPARE: (NodePrepareResourcesRequest, prepare),
-        UNPREPARE: (NodeUnprepareResourcesRequest, unprepare),
+        PREPARE: (dra.NodePrepareResourcesRequest, prepare),
+        UNPREPARE: (dra.NodeUnprepareResourcesRequest, unprepare),
     }
     return {_service(version): methods for version in _VERSIONS}
 
 
-def _prepared(answer: ClaimAnswer) -> NodePrepareResourceResponse:
+def _prepared(answer: ClaimAnswer) -> dra.NodePrepareResourceResponse:
     if answer.error:
-        return NodePrepareResourceResponse(error=answer.error)
-    device = Device(
+        return dra.NodePrepareResourceResponse(error=answer.error)
+    device = dra.Device(
         request_names=list(answer.requests),
         pool_name=answer.pool,
         device_name=answer.device,
         cdi_device_ids=list(answer.cdi),
     )
-    return NodePrepareResourceResponse(devices=[device])
+    return dra.NodePrepareResourceResponse(devices=[device])

@@ -9,18 +9,8 @@ from typing import Final
 
 from preflight_kube.logs import get_logger
 
-from preflight_computedomain.core.facts import (
-    FabricBroken,
-    FabricInfo,
-    NodeFacts,
-    Unfit,
-    boot_id,
-    clique,
-    driver_fits,
-    imex_major,
-    node_name,
-    unjoined,
-)
+from preflight_computedomain.core import facts
+from preflight_computedomain.core.facts import Unfit
 
 _log = get_logger(__name__)
 _PROC_DEVICES: Final = "/proc/devices"
@@ -36,16 +26,18 @@ class NvmlUnavailable(Unfit):
         self.gone = gone
 
 
-NvmlReader = Callable[[], tuple[str, list[FabricInfo]]]
+NvmlReader = Callable[[], tuple[str, list[facts.FabricInfo]]]
 """Asks NVML for the driver's version, as ``nvidia-smi`` shows it, and the fabric of each GPU. It
 blocks, not for ever, and raises :class:`NvmlUnavailable`.
 """
 
 
-def node_facts(environ: Mapping[str, str]) -> NodeFacts:
+def node_facts(environ: Mapping[str, str]) -> facts.NodeFacts:
     """Node and boot, by ``NODE_NAME`` and ``ALT_BOOT_ID_PATH``. Raises :class:`Unfit`."""
     boot = environ.get("ALT_BOOT_ID_PATH") or _BOOT_ID
-    return NodeFacts(node_name(environ.get("NODE_NAME", "")), boot_id(_text(boot), boot))
+    return facts.NodeFacts(
+        facts.node_name(environ.get("NODE_NAME", "")), facts.boot_id(_text(boot), boot)
+    )
 
 
 def _text(path: str) -> str:
@@ -70,7 +62,7 @@ class ChannelMajor:
     def __call__(self) -> int:
         """The major of now; a change is logged. Raises :class:`Unfit`."""
         try:
-            major = imex_major(_text(self._path), self._path)
+            major = facts.imex_major(_text(self._path), self._path)
         except Unfit as error:
             if self._last and self._last != str(error):
                 _log.error("no channel's major any more", error=str(error), before=self._last)
@@ -108,8 +100,8 @@ class CliqueOwner:
     async def start(self) -> str:
         """Judge the driver's version, and read the clique. Raises :class:`Unfit`."""
         version, gpus = await asyncio.to_thread(self._nvml)
-        self.driver = driver_fits(version)
-        self.current = clique(gpus, crash=self._crash)
+        self.driver = facts.driver_fits(version)
+        self.current = facts.clique(gpus, crash=self._crash)
         self._answers(True)
         return self.current
 
@@ -128,13 +120,13 @@ class CliqueOwner:
             self._answers(False)
         else:
             self._answers(True)
-            joining = unjoined(gpus)
+            joining = facts.unjoined(gpus)
             joining += joining and "; is its fabric manager well?"
             try:
-                self.driver = driver_fits(version)
-                now = clique(gpus, crash=self._crash)
+                self.driver = facts.driver_fits(version)
+                now = facts.clique(gpus, crash=self._crash)
                 wrong = "" if now else joining
-            except FabricBroken as error:
+            except facts.FabricBroken as error:
                 wrong = joining or str(error)
             except Unfit as error:
                 wrong = str(error)

@@ -21,18 +21,8 @@ from preflight_kube.text import one_line
 from preflight_computedomain.api.checkpoint import STARTED, Corrupt, Entry
 from preflight_computedomain.api.names import CLAIMS, DEVICE, DOMAINS, DRIVER, cdi_id, namespaced
 from preflight_computedomain.api.types import Identified, ResourceClaim
-from preflight_computedomain.core.claims import (
-    IN_USE,
-    NO_CLIQUE,
-    KubeletClaim,
-    Refusal,
-    alone,
-    decide,
-    in_use,
-    known,
-    read,
-    unusable,
-)
+from preflight_computedomain.core import claims
+from preflight_computedomain.core.claims import KubeletClaim, Refusal
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.metrics import PREPARE, UNPREPARE, PluginMetrics
 from preflight_computedomain.node.host import CliqueOwner
@@ -152,7 +142,7 @@ class ClaimPreparer:
         stale = []
         for uid, entry in (await self._entries()).items():
             ref = KubeletClaim(entry.namespace, entry.name, uid)
-            if unusable(ref):
+            if claims.unusable(ref):
                 continue  # version 1 of the checkpoint kept no names
             claim = await self._cluster.claim(ref.namespace, ref.name)
             if claim is not None and claim.metadata.uid == uid:
@@ -179,25 +169,28 @@ class ClaimPreparer:
     # --- one claim
 
     async def _prepare_one(self, ref: KubeletClaim) -> ClaimAnswer:
-        if (bad := unusable(ref)) is not None:
+        if (bad := claims.unusable(ref)) is not None:
             return self._told(ref, bad, True, asyncio.get_running_loop().time())
         return await self._fly(ref, self._attempt, _UNANSWERED, True)
 
     async def _unprepare_one(self, ref: KubeletClaim) -> ClaimAnswer:
-        if unusable(ref) is not None:
+        if claims.unusable(ref) is not None:
             return ClaimAnswer()  # such a claim has never been prepared
         return await self._fly(ref, self._undo, _SLOW, False)
 
     async def _attempt(self, ref: KubeletClaim, flight: Flight[Result], last: Refusal) -> Result:
         """One way through all checks, and on. ``last``: why the attempt before it failed."""
-        if last.reason == IN_USE and (still := in_use(await self._entries(), ref.uid)) is not None:
+        if (
+            last.reason == claims.IN_USE
+            and (still := claims.in_use(await self._entries(), ref.uid)) is not None
+        ):
             return still  # nothing is asked of the API server until the channel is free
-        done = known(await self._entries(), ref)
+        done = claims.known(await self._entries(), ref)
         if isinstance(done, Refusal):
             return done
         if done is None:
             claim = await self._cluster.claim(ref.namespace, ref.name)
-            request = read(ref, claim, self._node)
+            request = claims.read(ref, claim, self._node)
             if isinstance(request, Refusal):
                 return request
             domains = await self._cluster.domains(ref.namespace)
@@ -209,11 +202,11 @@ class ClaimPreparer:
                 self._major = self._major if unknown else major
             # Looked at without the lock first: whoever waits for the channel must not keep out the
             # Unprepare that frees it.
-            done = decide(request, domains, clique, await self._entries(), self._store.now())
-            if isinstance(done, Refusal) and done.reason == NO_CLIQUE and unknown:
+            done = claims.decide(request, domains, clique, await self._entries(), self._store.now())
+            if isinstance(done, Refusal) and done.reason == claims.NO_CLIQUE and unknown:
                 return Refusal("driver", unknown, False)
             if done is None and self._exclusive:
-                done = alone(request, domains[request.domain], clique)
+                done = claims.alone(request, domains[request.domain], clique)
             if done is None:
                 done = await self._locked(
                     lambda: self._store.prepare(request, domains, clique), flight

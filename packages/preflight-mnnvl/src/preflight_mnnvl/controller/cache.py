@@ -30,29 +30,9 @@ from preflight_mnnvl.api.types import (
 )
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.informers import ABSENT_RETRY, PLURALS, MnnvlInformers, ServedKind
-from preflight_mnnvl.core.fabric import (
-    DRIVER,
-    OfferedSlice,
-    PodClaim,
-    ResourceClaim,
-    cliques_of,
-    one_fabric,
-    pod_claim,
-)
+from preflight_mnnvl.core import fabric, snapshot
 from preflight_mnnvl.core.reconcile import announced
-from preflight_mnnvl.core.snapshot import (
-    AUDITED_ANNOTATIONS,
-    AUDITED_LABELS,
-    DomainMember,
-    DomainView,
-    Ignored,
-    Wanted,
-    asks,
-    lacks_claim,
-    member_of,
-    view_of,
-    wanted,
-)
+from preflight_mnnvl.core.snapshot import DomainMember, DomainView, Ignored, Wanted
 from preflight_mnnvl.core.support import ClusterFacts
 
 __all__ = ["OVERLAY_TTL"]
@@ -134,18 +114,18 @@ class MnnvlCache(MnnvlInformers):
         if not self._driver:
             self.parts["claim"] = self._part("claim")
             return
-        self._pod_claims: ServedKind[PodClaim] = self._resource(
+        self._pod_claims: ServedKind[fabric.PodClaim] = self._resource(
             "resourceclaims",
-            ResourceClaim,
+            fabric.ResourceClaim,
             on_change=self._claim,
-            decode=pod_claim,
+            decode=fabric.pod_claim,
             indexes={"podclique": _podclique, "node": lambda it: (it.node,)},
         )
-        self._slices: ServedKind[OfferedSlice] = self._resource(
+        self._slices: ServedKind[fabric.OfferedSlice] = self._resource(
             "resourceslices",
-            OfferedSlice,
+            fabric.OfferedSlice,
             on_change=lambda change: self._node(change.object.spec.node_name),
-            params={"fieldSelector": f"spec.driver={DRIVER}"},
+            params={"fieldSelector": f"spec.driver={fabric.DRIVER}"},
             indexes={"node": lambda it: (it.spec.node_name,)},
         )
 
@@ -175,12 +155,12 @@ class MnnvlCache(MnnvlInformers):
     # --- what changes
 
     def _state(self, clique: PodClique) -> CliqueState:
-        meta, lacking = clique.metadata, lacks_claim(clique, self._config)
+        meta, lacking = clique.metadata, snapshot.lacks_claim(clique, self._config)
         kept = Metadata(name=meta.name, namespace=meta.namespace, uid=meta.uid)
         if lacking:
-            kept = meta.only(AUDITED_LABELS, AUDITED_ANNOTATIONS)
+            kept = meta.only(snapshot.AUDITED_LABELS, snapshot.AUDITED_ANNOTATIONS)
             kept.resource_version = ""  # what stays as it was is no change
-        return CliqueState(kept, member_of(clique), lacking)
+        return CliqueState(kept, snapshot.member_of(clique), lacking)
 
     def _clique(self, change: Change[CliqueState]) -> None:
         before, now = change.before, None if change.kind == "deleted" else change.object
@@ -215,7 +195,7 @@ class MnnvlCache(MnnvlInformers):
 
     # --- claims of pods, and the NVLink cliques of nodes
 
-    def _claim(self, change: Change[PodClaim]) -> None:
+    def _claim(self, change: Change[fabric.PodClaim]) -> None:
         for claim in filter(None, (change.before, change.object)):
             for at in _podclique(claim):
                 for state in self.cliques.by_index("name", at):
@@ -239,8 +219,10 @@ class MnnvlCache(MnnvlInformers):
             for labeled in self._nodes.by_index("name", node):
                 if clique := labeled.metadata.label(names.FABRIC_LABEL):  # none that is empty
                     cliques[node] = clique
-            cliques |= cliques_of(self._slices.by_index("node", node))
-        return one_fabric(domain, sum(member.pods for member in want.members), claims, cliques)
+            cliques |= fabric.cliques_of(self._slices.by_index("node", node))
+        return fabric.one_fabric(
+            domain, sum(member.pods for member in want.members), claims, cliques
+        )
 
     # --- what a reconcile reads
 
@@ -288,7 +270,7 @@ class MnnvlCache(MnnvlInformers):
 
     def _asks(self, state: CliqueState) -> bool:
         meta = state.metadata
-        return asks(meta, self.set_(meta.namespace, set_of(meta)), self._config)
+        return snapshot.asks(meta, self.set_(meta.namespace, set_of(meta)), self._config)
 
     def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
         """The PodCliqueSet of this name."""
@@ -310,11 +292,11 @@ class MnnvlCache(MnnvlInformers):
     def wants(self, key: Key) -> Wanted | None:
         """The domain that living PodCliques want under this name."""
         states = self.cliques.by_index("domain", "/".join(key))
-        return wanted(state.member for state in states if state.member).get(key)
+        return snapshot.wanted(state.member for state in states if state.member).get(key)
 
     def view(self, key: Key) -> DomainView:
         """All that the domain's reconcile reads."""
-        view = view_of(self, key, self.wants(key), self._config.mode)
+        view = snapshot.view_of(self, key, self.wants(key), self._config.mode)
         return view._replace(unclaimed_since=self.unclaimed_since.get(key))
 
     def announced(self, gang: Metadata) -> dict[str, Any] | None:
@@ -375,7 +357,7 @@ def _announced(gang: PodGang) -> PodGang:
     return PodGang(metadata=gang.metadata.only(annotations=(names.ADOPTED, names.ONE_FABRIC)))
 
 
-def _podclique(claim: PodClaim) -> tuple[str, ...]:
+def _podclique(claim: fabric.PodClaim) -> tuple[str, ...]:
     """``namespace/name`` of the PodClique whose pod's claim it is."""
     pod = claim.pod
     return (f"{claim.metadata.namespace}/{pod.rpartition('-')[0]}",) if pod else ()

@@ -14,21 +14,12 @@ import anyio
 import msgspec
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime import writes
 from preflight_kube.runtime.controller import Controller as Reconciler
 from preflight_kube.runtime.event_recorder import EventRecorder
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.retry import cause_of, for_good, terminating
 from preflight_kube.runtime.workqueue import Queue
-from preflight_kube.runtime.writes import (
-    Answer,
-    Create,
-    Exists,
-    Missing,
-    Patch,
-    Refused,
-    Stored,
-    apply,
-)
 
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import ComputeDomain, Key, Part, PodGang
@@ -205,23 +196,27 @@ class Controller:
             group, version = names.RESOURCE_GROUP, support.claim_version
         path = f"/apis/{group}/{version}/namespaces/{action.namespace}/{PLURALS[part]}"
         new = action.why == "make"
-        write = Create(path, action.body) if new else Patch(f"{path}/{action.name}", action.body)
+        write = (
+            writes.Create(path, action.body)
+            if new
+            else writes.Patch(f"{path}/{action.name}", action.body)
+        )
         about = {"kind": action.kind, "namespace": action.namespace, "name": action.name}
-        stored = self._stored(about, _DONE[action.why], await apply(client, write))
+        stored = self._stored(about, _DONE[action.why], await writes.apply(client, write))
         log.info(_DONE[action.why], **about)
         self.cache.wrote(part, stored.object(ComputeDomain))
 
-    def _stored(self, about: dict[str, str], done: str, answer: Answer) -> Stored:
+    def _stored(self, about: dict[str, str], done: str, answer: writes.Answer) -> writes.Stored:
         """Count what became of a write of the object ``about``: its kind, namespace and name."""
         kind = about["kind"]
         match answer:
-            case Stored():
+            case writes.Stored():
                 self._metrics.writes.labels(kind, done).inc()
                 return answer
-            case Exists() | Missing():
+            case writes.Exists() | writes.Missing():
                 self._metrics.writes.labels(kind, "conflict").inc()
                 raise Unwritten(BEHIND_AGAIN)
-        error, stale = answer.error, isinstance(answer, Refused) and answer.stale
+        error, stale = answer.error, isinstance(answer, writes.Refused) and answer.stale
         result = "conflict" if stale else "refused" if for_good(error) else "failed"
         self._metrics.writes.labels(kind, result).inc()
         if terminating(error):
@@ -240,7 +235,9 @@ class Controller:
         path = f"/apis/{names.SCHEDULER_GROUP}/v1alpha1/namespaces/{namespace}/podgangs/{name}"
         try:
             about = {"kind": "PodGang", "namespace": namespace, "name": name}
-            self._stored(about, "announced", await apply(client, Patch(path, patch, "merge")))
+            self._stored(
+                about, "announced", await writes.apply(client, writes.Patch(path, patch, "merge"))
+            )
         except KubeError as error:
             if not for_good(error):
                 raise

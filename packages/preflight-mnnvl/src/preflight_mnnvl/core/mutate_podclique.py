@@ -48,16 +48,8 @@ from preflight_mnnvl.api.types import (
     shown,
 )
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.claims import (
-    ClaimRef,
-    claim_refs,
-    claims_of,
-    gpu_claims,
-    places,
-    refuse_claims,
-    refuse_group,
-    without_gpus,
-)
+from preflight_mnnvl.core import claims
+from preflight_mnnvl.core.claims import ClaimRef
 from preflight_mnnvl.core.domain import Domain, domain_of, other_identity, owned_by
 from preflight_mnnvl.core.support import Support
 
@@ -169,14 +161,14 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
     if (answer := _lookups(pod, known)) is not None:
         return answer
     classes = known.classes or {}
-    of_gpus = gpu_claims(pod, classes, config.gpu_device_classes)
-    used = places(pod, config.gpu_resources, of_gpus)
+    of_gpus = claims.gpu_claims(pod, classes, config.gpu_device_classes)
+    used = claims.places(pod, config.gpu_resources, of_gpus)
     if not used:
         _refuse_unknown(pod, classes)
         own = (meta.annotations or {}).get(names.ENABLED) == "true"
-        warned = (without_gpus(config),) if own else ()
+        warned = (claims.without_gpus(config),) if own else ()
         return ReviewAnswer("no-gpu", patch=_unmarked(meta), warnings=warned)
-    refuse_group(wish.group)
+    claims.refuse_group(wish.group)
     if not known.support.ok:
         if config.on_unsupported == "deny":
             raise _Unsupported(known.support.why)
@@ -194,11 +186,11 @@ def _lookups(
     pod: PodSpec, known: ClusterView, stored: PodClique | None = None
 ) -> ReviewAnswer | None:
     """Ask what a pod's own claims are; not of those that the ``stored`` one has."""
-    refs = {ref for entry, ref in claim_refs(pod).items() if entry != names.CLAIM}
+    refs = {ref for entry, ref in claims.claim_refs(pod).items() if entry != names.CLAIM}
     if not refs or known.classes is not None:
         return None
     if stored is not None:
-        refs -= {*claim_refs(decode_pod(stored.spec.pod_spec)).values()}
+        refs -= {*claims.claim_refs(decode_pod(stored.spec.pod_spec)).values()}
     if len(refs) > MOST_LOOKUPS:
         raise CliqueRefused(
             f"its pods name {len(refs)} resource claims and templates, more than the {MOST_LOOKUPS} that are looked up; name fewer, or remove {names.ENABLED}"
@@ -232,7 +224,7 @@ def _decision(
         gpu_claims=of_gpus,
         restored=restored,
     )
-    refuse_claims(pod, pod_claim(decision), known.classes or {})
+    claims.refuse_claims(pod, pod_claim(decision), known.classes or {})
     return decision
 
 
@@ -246,11 +238,11 @@ def _update(
         return _undecided(clique, config, known, now)
     pod = decode_pod(clique.spec.pod_spec)
     own = meta.annotation(names.GROVE_MNNVL_GROUP)
-    refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
-    refuse_claims(pod, pod_claim(decision), known.classes or {})
+    claims.refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
+    claims.refuse_claims(pod, pod_claim(decision), known.classes or {})
     if (answer := _lookups(pod, known, stored)) is not None:
         return answer
-    used = places(pod, config.gpu_resources, decision.gpu_claims)
+    used = claims.places(pod, config.gpu_resources, decision.gpu_claims)
     keys = {key: value for key in names.KEYS if (value := old.annotation(key)) is not None}
     without = [key for key in names.KEYS if key not in keys]
     patch = _patch(meta, pod, decision, used=used, keys=keys, without=without)
@@ -259,8 +251,8 @@ def _update(
 
 def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -> None:
     """A claim that does not exist may be the one that gives the GPUs."""
-    used = {name for place in pod.everyone() for name in claims_of(place.container)}
-    for name, ref in claim_refs(pod).items():
+    used = {name for place in pod.everyone() for name in claims.claims_of(place.container)}
+    for name, ref in claims.claim_refs(pod).items():
         if name in used and ref not in classes:
             raise CliqueRefused(
                 f'its claim "{shown(name, 63)}" names the {ref.kind} {shown(ref.name)}, which does not exist, and may be the one that gives it GPUs; '
@@ -329,7 +321,7 @@ def _undecided(clique: PodClique, config: Config, known: ClusterView, now: int) 
     if wish.enabled and known.support.state not in {"unsupported", "off"}:
         with suppress(BadObject, CliqueRefused):  # nothing is refused that was stored before
             pod = decode_pod(clique.spec.pod_spec)
-            if places(pod, config.gpu_resources, ()):
+            if claims.places(pod, config.gpu_resources, ()):
                 # Some of its pods would join a domain, and those that run would not.
                 late = "asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one"
                 warned = (f"PodClique {shown(meta.name)} {late}",)
@@ -350,7 +342,7 @@ def _restored(
     """Grove writes a decision away where no webhook answers; the domain is its second copy."""
     if known.set_ is None or wish.group is not None or not known.support.ok:
         return None
-    used = places(pod, config.gpu_resources, ())
+    used = claims.places(pod, config.gpu_resources, ())
     decision = _decision(meta, pod, wish, known, config, restored=now)
     there = known.taken(decision.cd)
     if not used or there is None or there.going:
