@@ -19,25 +19,8 @@ from typing import Any, Final
 import msgspec
 from preflight_kube.logs import get_logger
 
-from preflight_computedomain.api.checkpoint import (
-    COMPLETED,
-    STARTED,
-    Checkpoint,
-    Corrupt,
-    Entry,
-    completed,
-    decode,
-    encode,
-    entry_of,
-)
-from preflight_computedomain.api.names import (
-    CDI_KIND,
-    CDI_PREFIX,
-    DEVICE_NODE,
-    cdi_device,
-    cdi_file,
-    fits_as_uid,
-)
+from preflight_computedomain.api import checkpoint, names
+from preflight_computedomain.api.checkpoint import Checkpoint, Corrupt, Entry
 from preflight_computedomain.core.claims import ChannelRequest, Refusal, decide
 from preflight_computedomain.core.facts import NodeFacts, Unfit
 from preflight_computedomain.node.atomic_file import TEMPORARY, Disk
@@ -82,7 +65,7 @@ class ClaimStore:
             stat = self._path.stat()
             signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             if self._kept[0] != signature:
-                self._kept = signature, decode(self._bytes()).claims
+                self._kept = signature, checkpoint.decode(self._bytes()).claims
         except FileNotFoundError:
             return {}
         return self._kept[1]
@@ -112,7 +95,11 @@ class ClaimStore:
                 self.restore(uid)
 
     def _sweep(self, claims: Mapping[str, Entry]) -> None:
-        kept = {cdi_file(uid) for uid, entry in claims.items() if entry.state == COMPLETED}
+        kept = {
+            names.cdi_file(uid)
+            for uid, entry in claims.items()
+            if entry.state == checkpoint.COMPLETED
+        }
         for path in self._files():
             if uid_of(path.name) and path.name not in kept:
                 _log.info("CDI file of no prepared claim removed", path=path)
@@ -128,12 +115,16 @@ class ClaimStore:
             return done
         ref, major = request.ref, self.major()
         named = (ref.namespace, ref.name)
-        devices = completed((request.request,), self._facts.node, ref.uid, request.domain)
-        claims[ref.uid] = entry_of(ref.uid, STARTED, named, status=request.status)
+        devices = checkpoint.completed(
+            (request.request,), self._facts.node, ref.uid, request.domain
+        )
+        claims[ref.uid] = checkpoint.entry_of(
+            ref.uid, checkpoint.STARTED, named, status=request.status
+        )
         self._write(claims)
         self._disk.write(self._file(ref.uid), document(ref.uid, major), 0o644)
-        claims[ref.uid] = entry_of(
-            ref.uid, COMPLETED, named, status=request.status, devices=devices
+        claims[ref.uid] = checkpoint.entry_of(
+            ref.uid, checkpoint.COMPLETED, named, status=request.status, devices=devices
         )
         self._write(claims)
         self._confirm(major, lambda: self.unprepare(ref.uid))
@@ -176,7 +167,7 @@ class ClaimStore:
     def unprepare(self, uid: str) -> bool:
         """Leave nothing of the claim; whether there was an entry."""
         claims = dict(self._read().claims)
-        if not fits_as_uid(uid):  # names no file; nothing of it can be prepared
+        if not names.fits_as_uid(uid):  # names no file; nothing of it can be prepared
             return False
         self._disk.remove(self._file(uid))
         if claims.pop(uid, None) is None:
@@ -185,16 +176,16 @@ class ClaimStore:
         return True
 
     def _file(self, uid: str) -> Path:
-        return self._cdi / cdi_file(uid)
+        return self._cdi / names.cdi_file(uid)
 
     def _write(self, claims: Mapping[str, Entry], keep: Path | None = None) -> None:
-        checkpoint = Checkpoint(claims, self._facts.boot)
-        self._disk.write(self._path, encode(checkpoint), keep=keep)
-        self._last = checkpoint
+        now = Checkpoint(claims, self._facts.boot)
+        self._disk.write(self._path, checkpoint.encode(now), keep=keep)
+        self._last = now
 
     def _read(self) -> Checkpoint:
         try:
-            self._last = decode(self._bytes())
+            self._last = checkpoint.decode(self._bytes())
         except FileNotFoundError:
             self._last = Checkpoint()
         except Corrupt as error:
@@ -229,12 +220,12 @@ class ClaimStore:
     def _in_files(self) -> Mapping[str, Entry]:
         """The prepared claim, where one CDI file is as this driver writes them."""
         uids = {uid_of(path.name) for path in self._files()}
-        whole = [uid for uid in uids if fits_as_uid(uid) and self.whole(uid)]
+        whole = [uid for uid in uids if names.fits_as_uid(uid) and self.whole(uid)]
         if len(whole) != 1:
             return {}
         uid = whole[0]
-        devices = completed((), self._facts.node, uid, "")
-        return {uid: entry_of(uid, COMPLETED, devices=devices)}
+        devices = checkpoint.completed((), self._facts.node, uid, "")
+        return {uid: checkpoint.entry_of(uid, checkpoint.COMPLETED, devices=devices)}
 
     def _files(self) -> list[Path]:
         return sorted(self._cdi.iterdir()) if self._cdi.is_dir() else []
@@ -247,11 +238,11 @@ class ClaimStore:
 def document(uid: str, major: int) -> bytes:
     """The file's content for the claim ``uid``; ``major``: of the IMEX channels' device nodes."""
     # 0.5.0 is the first version in which a device's name may begin with a digit, as a uid does.
-    node = {"path": DEVICE_NODE, "type": "c", "major": major, "minor": 0, "fileMode": 0o666}
+    node = {"path": names.DEVICE_NODE, "type": "c", "major": major, "minor": 0, "fileMode": 0o666}
     spec: dict[str, Any] = {
         "cdiVersion": "0.5.0",
-        "kind": CDI_KIND,
-        "devices": [{"name": cdi_device(uid), "containerEdits": {"deviceNodes": [node]}}],
+        "kind": names.CDI_KIND,
+        "devices": [{"name": names.cdi_device(uid), "containerEdits": {"deviceNodes": [node]}}],
     }
     return msgspec.json.encode(spec)
 
@@ -264,6 +255,6 @@ def is_document(uid: str, data: bytes) -> bool:
 
 def uid_of(file: str) -> str:
     """The claim's uid in the name of such a file, finished or not; empty where it is another's."""
-    if not file.startswith(CDI_PREFIX):
+    if not file.startswith(names.CDI_PREFIX):
         return ""
-    return file.removeprefix(CDI_PREFIX).removesuffix(".tmp").removesuffix(".json")
+    return file.removeprefix(names.CDI_PREFIX).removesuffix(".tmp").removesuffix(".json")

@@ -21,14 +21,8 @@ from preflight_mnnvl.api.types import (
     trimmed,
 )
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.support import (
-    CHANNEL_CLASS,
-    CLAIM_VERSIONS,
-    DOMAIN_VERSIONS,
-    ClusterFacts,
-    Support,
-    judge,
-)
+from preflight_mnnvl.core import support
+from preflight_mnnvl.core.support import ClusterFacts, Support
 
 ABSENT_RETRY: Final = 30.0
 """Seconds after which a kind that is not served is asked for again."""
@@ -98,7 +92,7 @@ class MnnvlInformers:
     @property
     def support(self) -> Support:
         """What the cluster can do now."""
-        return judge(self.facts, self._config)
+        return support.judge(self.facts, self._config)
 
     def _resource(
         self,
@@ -109,9 +103,9 @@ class MnnvlInformers:
         **more: Any,
     ) -> ServedKind[T]:
         """Follow a kind in the versions that the mode knows."""
-        group, versions = names.RESOURCE_GROUP, CLAIM_VERSIONS[self._config.mode]
+        group, versions = names.RESOURCE_GROUP, support.CLAIM_VERSIONS[self._config.mode]
         if plural == "computedomains":
-            group, versions = names.COMPUTE_DOMAIN_GROUP, DOMAIN_VERSIONS[self._config.mode]
+            group, versions = names.COMPUTE_DOMAIN_GROUP, support.DOMAIN_VERSIONS[self._config.mode]
         more |= {"on_change": on_change, "absent_retry": ABSENT_RETRY}
         caches = {
             version: Cache[T](self._client, f"/apis/{group}/{version}/{plural}", type_, **more)
@@ -159,7 +153,7 @@ class AdmissionInformers(MnnvlInformers):
             self._resource(
                 "deviceclasses",
                 PartialObjectMetadata,
-                params={"fieldSelector": f"metadata.name={CHANNEL_CLASS}"},
+                params={"fieldSelector": f"metadata.name={support.CHANNEL_CLASS}"},
                 indexes={"name": lambda it: (it.metadata.name,)},
             )
             if driver
@@ -172,7 +166,9 @@ class AdmissionInformers(MnnvlInformers):
         facts = super().facts
         if self._class is None or self._class.version is None:
             return facts
-        return facts._replace(device_class=bool(self._class.by_index("name", CHANNEL_CLASS)))
+        return facts._replace(
+            device_class=bool(self._class.by_index("name", support.CHANNEL_CLASS))
+        )
 
     def _named(self, part: Part) -> ServedKind[ComputeDomain]:
         def names_of(item: ComputeDomain) -> tuple[str, ...]:

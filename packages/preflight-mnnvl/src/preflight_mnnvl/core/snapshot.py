@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from preflight_mnnvl.api import names
+from preflight_mnnvl.api import names, types
 from preflight_mnnvl.api.annotations import (
     MnnvlDecision,
     Mode,
@@ -23,7 +23,6 @@ from preflight_mnnvl.api.annotations import (
 )
 from preflight_mnnvl.api.identity import CliqueRefused, identify, of_another
 from preflight_mnnvl.api.types import (
-    BadObject,
     ComputeDomain,
     Key,
     Metadata,
@@ -31,7 +30,6 @@ from preflight_mnnvl.api.types import (
     PodClique,
     PodCliqueSet,
     PodGang,
-    decode_pod,
 )
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import places
@@ -129,11 +127,11 @@ def lacks_claim(clique: PodClique, config: Config) -> bool:
         return False
     try:
         decision = read_decision(meta.annotation(names.DECISION))
-        pod = decode_pod(clique.spec.pod_spec)
+        pod = types.decode_pod(clique.spec.pod_spec)
         if decision is not None:
             return pod_claim(decision) not in (pod.resource_claims or [])
         return bool(places(pod, config.gpu_resources, ()))
-    except (BadObject, CliqueRefused, Newer):
+    except (types.BadObject, CliqueRefused, Newer):
         return meta.annotation(names.DECISION) is not None
 
 

@@ -10,17 +10,8 @@ from typing import Any, Final, TypeVar
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError, NotFound, Params
 
-from preflight_mnnvl.api import names
-from preflight_mnnvl.api.types import (
-    ComputeDomain,
-    Key,
-    PartialObjectMetadata,
-    PodClique,
-    PodCliqueScalingGroup,
-    PodCliqueSet,
-    PodGang,
-    shown,
-)
+from preflight_mnnvl.api import names, types
+from preflight_mnnvl.api.types import ComputeDomain, Key, PodClique, PodCliqueSet, PodGang, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, ResourceClaim, cliques_of, pod_claim
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
@@ -80,7 +71,7 @@ async def explain_live(
         path = f"{grove}/podcliquesets/{name}"
         if (set_ := await client.get_or_none(path, dict[str, Any])) is None:
             return None
-        path, type_ = f"{grove}/podcliquescalinggroups", PodCliqueScalingGroup
+        path, type_ = f"{grove}/podcliquescalinggroups", types.PodCliqueScalingGroup
         groups = await _list(client, path, type_, absent=KubeError) or ()
         world, facts = await _listed(client, namespace, given or Config())
         config = given or _of_release(world)
@@ -164,7 +155,7 @@ async def _list(
 async def _fabric_nodes(client: Client) -> dict[str, str] | None:
     """The fabrics of nodes; None for who may not read them, as often who may read a namespace."""
     path, params = "/api/v1/nodes", {"labelSelector": names.FABRIC_LABEL}
-    nodes = await _list(client, path, PartialObjectMetadata, absent=KubeError, params=params)
+    nodes = await _list(client, path, types.PartialObjectMetadata, absent=KubeError, params=params)
     if nodes is None:
         return None
     labels = {node.metadata.name: node.metadata.label(names.FABRIC_LABEL) for node in nodes}
