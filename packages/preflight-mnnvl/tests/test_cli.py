@@ -176,6 +176,8 @@ def test_show_goes_from_the_set_to_its_pods() -> None:
     cluster = Cluster(DRIVER)
     cluster.apply(pcs("t", [clique("w")], [group("g", [], None)], ON))
     cluster.grove("t")
+    said = {"grove.io/mnnvl-one-fabric": "no: b with the claim of another domain"}
+    cluster.store["pg"]["t-0"]["metadata"]["annotations"] |= said
     cluster.store["cd"]["t-0-cd"]["status"] = {
         "status": "Ready",
         "nodes": [{"name": "n1", "status": "Ready"}],
@@ -206,11 +208,10 @@ def test_show_goes_from_the_set_to_its_pods() -> None:
         "  ComputeDomain t-0-cd: adopted",
         "    The ComputeDomain t-0-cd belongs to the PodGang t-0.",
         "    Ready; nodes: n1 (Ready)",
-        "    One fabric: no: t-0-w-1 without the claim",
         "    PodClique t-0-w",
         "      t-0-w-0 on n1, with its claim",
         "      t-0-w-1 on no node yet, WITHOUT its claim",
-        "  PodGang t-0, one fabric: no: t-0-w-1 without the claim",
+        "  PodGang t-0, one fabric: no: b with the claim of another domain",
         "ignored  PodClique default/t-0-x: the annotation mnnvl.nvsentinel.nvidia.com/domain is none that the webhook wrote",
     ]
     assert show(cluster.world(), pods, DRIVER, support(DRIVER), NOW, only="u").startswith("ignored")

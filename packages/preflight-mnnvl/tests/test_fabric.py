@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 from preflight_mnnvl.api.types import ComputeDomain, Metadata
@@ -15,21 +13,9 @@ from preflight_mnnvl.core.fabric import (
     ResourceClaim,
     cliques_of,
     of_gang,
+    one_fabric,
     pod_claim,
 )
-from preflight_mnnvl.report.show import Pod, fabric
-
-
-def pod(name: str, *, claims: bool = True, made: bool = True) -> Pod:
-    body: dict[str, Any] = {"metadata": {"name": name}, "spec": {"nodeName": "n"}}
-    if claims:
-        entry = {"name": "mnnvl", "resourceClaimTemplateName": "t-0-mnnvl-claim"}
-        body["spec"]["resourceClaims"] = [entry]
-    if made:
-        body["status"] = {
-            "resourceClaimStatuses": [{"name": "mnnvl", "resourceClaimName": f"{name}-claim"}]
-        }
-    return msgspec.convert(body, Pod)
 
 
 def claim(node: str, uid: str = "d") -> PodClaim:
@@ -51,51 +37,45 @@ def sliced(node: str, clique: str) -> OfferedSlice:
 
 
 CLIQUES = cliques_of([sliced("n1", "x.1"), sliced("n2", "x.1"), sliced("n3", "x.2")])
-TWO = [pod("a"), pod("b")]
 
 
 @pytest.mark.parametrize(
     ("pods", "claims", "said"),
     [
         (
-            TWO,
-            {"a-claim": claim("n1"), "b-claim": claim("n2")},
+            2,
+            {"a": claim("n1"), "b": claim("n2")},
             "yes: 2 pods, 2 nodes of the NVLink clique x.1",
         ),
         (
-            [*TWO, pod("c", claims=False)],
-            {"a-claim": claim("n1"), "b-claim": claim("n2")},
-            "no: c without the claim",
-        ),
-        (
-            TWO,
-            {"a-claim": claim("n1"), "b-claim": claim("n2", "other")},
+            2,
+            {"a": claim("n1"), "b": claim("n2", "other")},
             "no: b with the claim of another domain",
         ),
         (
-            TWO,
-            {"a-claim": claim("n1"), "b-claim": claim("n3")},
+            2,
+            {"a": claim("n1"), "b": claim("n3")},
             "no: nodes of 2 NVLink cliques (x.1, x.2)",
         ),
         (
-            TWO,
-            {"a-claim": claim("n1"), "b-claim": claim("")},
+            2,
+            {"a": claim("n1"), "b": claim("")},
             "not known yet: 1 of 2 pods wait for their claim",
         ),
-        ([pod("a", made=False)], {}, "not known yet: 1 of 1 pods wait for their claim"),
-        ([], {}, "not known yet: 0 of 0 pods wait for their claim"),
+        (1, {}, "not known yet: 1 of 1 pods wait for their claim"),
+        (0, {}, "not known yet: 0 of 0 pods wait for their claim"),
         (
-            [pod("a")],
-            {"a-claim": claim("elsewhere")},
+            1,
+            {"a": claim("elsewhere")},
             "not known: the NVLink clique of 1 of 1 nodes is not known",
         ),
     ],
-    ids=["yes", "without", "foreign", "cliques", "pending", "no claim", "no pods", "unknown"],
+    ids=["yes", "foreign", "cliques", "pending", "no claim", "no pods", "unknown"],
 )
 def test_what_is_said_of_all_pods_of_a_domain(
-    pods: list[Pod], claims: dict[str, PodClaim], said: str
+    pods: int, claims: dict[str, PodClaim], said: str
 ) -> None:
-    assert fabric(DOMAIN, pods, claims, CLIQUES) == said
+    assert one_fabric(DOMAIN, pods, claims, CLIQUES) == said
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -117,21 +117,19 @@ def one_fabric(
     pods: int,
     claims: Mapping[str, PodClaim],
     cliques: Mapping[str, str],
-    without: Sequence[str] = (),
 ) -> str:
     """`yes`, `no`, `not known` or :data:`WAITING`, and why. ``pods``: how many there are to be;
-    ``claims``: by pod, those that were made; ``cliques``: by node, as far as they are known;
-    ``without``: pods that ask for no claim.
+    ``claims``: by pod, those that were made; ``cliques``: by node, as far as they are known.
     """
     uid = domain.metadata.uid if domain is not None else ""
     nodes = {claim.node for claim in claims.values() if claim.node}
     known = {cliques[node] for node in nodes if node in cliques}
-    waiting = pods - len(without) - sum(bool(claim.node) for claim in claims.values())
+    waiting = pods - sum(bool(claim.node) for claim in claims.values())
     wrong = []
-    if without:
-        wrong.append(f"{_named(without)} without the claim")
-    if foreign := [pod for pod, claim in claims.items() if claim.domain != uid]:
-        wrong.append(f"{_named(foreign)} with the claim of another domain")
+    if foreign := sorted(shown(pod) for pod, claim in claims.items() if claim.domain != uid):
+        more = f" and {len(foreign) - MOST_NAMED} more" if len(foreign) > MOST_NAMED else ""
+        named = ", ".join(foreign[:MOST_NAMED])
+        wrong.append(f"{named}{more} with the claim of another domain")
     if len(known) > 1:
         of = ", ".join(sorted(map(shown, known)))
         wrong.append(f"nodes of {len(known)} NVLink cliques ({of})")
@@ -159,9 +157,3 @@ def of_gang(answers: Mapping[str, str]) -> str:
             more = f"; {len(of) - MOST_NAMED} domains more" if len(of) > MOST_NAMED else ""
             return f"{worst}: {'; '.join(of[:MOST_NAMED])}{more}"
     return ""
-
-
-def _named(pods: Sequence[str]) -> str:
-    names = sorted(map(shown, pods))
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(names[:MOST_NAMED])}{more}"

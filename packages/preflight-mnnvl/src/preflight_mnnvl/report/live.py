@@ -13,7 +13,6 @@ from preflight_kube.client.client import Client, KubeError, NotFound, Params
 from preflight_mnnvl.api import names, types
 from preflight_mnnvl.api.types import ComputeDomain, Key, PodClique, PodCliqueSet, PodGang, shown
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, ResourceClaim, cliques_of, pod_claim
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import Ignored, World, member_of
 from preflight_mnnvl.core.support import CLAIM_VERSIONS, DOMAIN_VERSIONS, ClusterFacts, judge
@@ -37,25 +36,10 @@ async def show_live(
         world, facts = await _listed(client, namespace, given or Config())
         config = given or _of_release(world)
         pods = await _list(client, f"/api/v1/namespaces/{namespace}/pods", Pod)
-        resources = f"/apis/{names.RESOURCE_GROUP}/{facts.claim or 'v1'}"
-        path, ours = f"{resources}/namespaces/{namespace}/resourceclaims", f"spec.driver={DRIVER}"
-        claims = await _list(client, path, ResourceClaim, absent=KubeError)
-        path, params = f"{resources}/resourceslices", {"fieldSelector": ours}
-        slices = await _list(client, path, OfferedSlice, absent=KubeError, params=params)
-        nodes = await _fabric_nodes(client) or {}
     left = (domain.metadata.label(names.PCS_NAME[0]) for domain in world.domains.values())
     if only and (namespace, only) not in world.sets and only not in left:
         return None
-    return show(
-        world,
-        pods or (),
-        config,
-        judge(facts, config),
-        time.time(),
-        only=only,
-        claims={(namespace, claim.metadata.name): pod_claim(claim) for claim in claims or ()},
-        cliques={**nodes, **cliques_of(slices or ())},
-    )
+    return show(world, pods or (), config, judge(facts, config), time.time(), only=only)
 
 
 async def explain_live(
@@ -80,8 +64,7 @@ async def explain_live(
     metas = [part.metadata for part in parts]
     there = {key: meta for meta in metas for key in (meta.name, meta.uid)}
     scaled = {it.metadata.name: it.spec.replicas for it in groups if it.spec.replicas is not None}
-    count = None if nodes is None else len(nodes)
-    expected = explain(set_, config, count, facts, there, scaled=scaled)
+    expected = explain(set_, config, nodes, facts, there, scaled=scaled)
     now = plans(world, config, judge(facts, config), time.time())
     return expected, differences(expected, world, now, namespace)
 
@@ -152,14 +135,15 @@ async def _list(
         return None
 
 
-async def _fabric_nodes(client: Client) -> dict[str, str] | None:
-    """The fabrics of nodes; None for who may not read them, as often who may read a namespace."""
+async def _fabric_nodes(client: Client) -> int | None:
+    """How many nodes have a fabric; None for who may not read them, as often who may read a
+    namespace.
+    """
     path, params = "/api/v1/nodes", {"labelSelector": names.FABRIC_LABEL}
     nodes = await _list(client, path, types.PartialObjectMetadata, absent=KubeError, params=params)
     if nodes is None:
         return None
-    labels = {node.metadata.name: node.metadata.label(names.FABRIC_LABEL) for node in nodes}
-    return {node: fabric for node, fabric in labels.items() if fabric}
+    return sum(bool(node.metadata.label(names.FABRIC_LABEL)) for node in nodes)
 
 
 def differences(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable
 
 import msgspec
 
-from preflight_mnnvl.api.names import CLAIM, PCS_NAME
+from preflight_mnnvl.api.names import CLAIM, ONE_FABRIC, PCS_NAME
 from preflight_mnnvl.api.types import ComputeDomain, Key, KubeObject, shown
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.fabric import PodClaim, of_gang, one_fabric
+from preflight_mnnvl.core.fabric import WAITING
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import World
 from preflight_mnnvl.core.support import Support
@@ -24,45 +23,15 @@ class _PodSpec(msgspec.Struct, rename="camel", gc=False):
     resource_claims: list[dict[str, object]] | None = None
 
 
-class _ClaimStatus(msgspec.Struct, rename="camel", gc=False):
-    name: str = ""
-    resource_claim_name: str | None = None
-
-
-class _PodStatus(msgspec.Struct, rename="camel", gc=False):
-    resource_claim_statuses: list[_ClaimStatus] | None = None
-
-
 class Pod(KubeObject):
     """As far as it is shown."""
 
     spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
-    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
     @property
     def claims(self) -> bool:
         """Tell whether it asks for our claim."""
         return any(claim.get("name") == CLAIM for claim in self.spec.resource_claims or ())
-
-    @property
-    def claim(self) -> str:
-        """The name of the claim that was made for it; empty for none yet."""
-        statuses = self.status.resource_claim_statuses or ()
-        return next(
-            (status.resource_claim_name or "" for status in statuses if status.name == CLAIM), ""
-        )
-
-
-def fabric(
-    domain: ComputeDomain | None,
-    pods: Sequence[Pod],
-    claims: Mapping[str, PodClaim],
-    cliques: Mapping[str, str],
-) -> str:
-    """Tell whether all ``pods`` of a domain share one fabric."""
-    claim_of = {pod.metadata.name: claims[pod.claim] for pod in pods if pod.claim in claims}
-    without = [pod.metadata.name for pod in pods if not pod.claims]
-    return one_fabric(domain, len(pods), claim_of, cliques, without)
 
 
 def show(
@@ -73,8 +42,6 @@ def show(
     now: float,
     *,
     only: str = "",
-    claims: Mapping[Key, PodClaim] = {},
-    cliques: Mapping[str, str] = {},
 ) -> str:
     """Text, one set after the other; ``only`` the PodCliqueSet of this name."""
     wants = world.wanted()
@@ -94,23 +61,20 @@ def show(
             continue
         gone = "" if (namespace, pcs) in world.sets else " (not there)"
         lines.append(f"PodCliqueSet {shown(namespace)}/{shown(pcs)}{gone}")
-        here = {name: claim for (space, name), claim in claims.items() if space == namespace}
-        gangs: dict[str, dict[str, str]] = {}
+        gangs = set[str]()
         for key in keys:
             domain = world.domains.get(key)
             lines += _domain(key, plan_of[key], domain)
             if (want := wants.get(key)) is None:
                 continue
-            own = {it.name: of_clique.get((namespace, it.name), []) for it in want.members}
-            answer = fabric(domain, [*chain.from_iterable(own.values())], here, cliques)
-            gangs.setdefault(want.owner(domain), {})[key[1]] = answer
-            lines.append(f"    One fabric: {answer}")
-            for name, of in own.items():
-                lines += [f"    PodClique {name}", *(f"      {_pod(pod)}" for pod in of)]
-        lines += [
-            f"  PodGang {shown(name)}, one fabric: {of_gang(answers)}"
-            for name, answers in sorted(gangs.items())
-        ]
+            gangs.add(want.owner(domain))
+            for member in want.members:
+                own = of_clique.get((namespace, member.name), [])
+                lines += [f"    PodClique {member.name}", *(f"      {_pod(pod)}" for pod in own)]
+        for name in sorted(gangs):
+            gang = world.gangs.get((namespace, name))
+            answer = gang.metadata.annotation(ONE_FABRIC) if gang is not None else None
+            lines.append(f"  PodGang {shown(name)}, one fabric: {shown(answer or WAITING, 600)}")
     lines += [
         f"ignored  PodClique {shown(member.namespace)}/{shown(member.name)}: {member.why}"
         for member in world.members()[1]
