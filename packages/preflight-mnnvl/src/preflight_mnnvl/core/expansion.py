@@ -103,28 +103,13 @@ def expand(
                 yield ExpandedClique(full, replica, template, index, gang, of)
 
 
-def nodes_needed(set_: PodCliqueSet, planned: list[Planned], scaled: Mapping[str, int] = {}) -> int:
+def nodes_needed(set_: PodCliqueSet, planned: list[Planned]) -> int:
     """Pods with a claim of ours, and so nodes: a node has one channel, and gives it to one pod."""
-    return sum(
-        _times(set_, clique.group, scaled) * _count(clique.clique.spec.replicas)
-        for clique in planned
-        if clique.enrolled
+    return _count(set_.spec.replicas or 0) * sum(
+        _count(it.group.replicas if it.group else 1) * _count(it.clique.spec.replicas)
+        for it in planned
+        if it.enrolled
     )
-
-
-def _times(set_: PodCliqueSet, group: Group | None, scaled: Mapping[str, int]) -> int:
-    """How many PodCliques Grove makes of one template."""
-    replicas, pcs = _count(set_.spec.replicas or 0), set_.metadata.name
-    if group is None:
-        return replicas
-    there = [
-        times
-        for name, times in scaled.items()
-        if (at := name.removeprefix(f"{pcs}-").removesuffix(f"-{group.name}")).isdecimal()
-        and name == f"{pcs}-{at}-{group.name}"
-        and int(at) < replicas
-    ]
-    return sum(there) + _count(group.replicas) * (replicas - len(there))
 
 
 def _count(value: int | None) -> int:

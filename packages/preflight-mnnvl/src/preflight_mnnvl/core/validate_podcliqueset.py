@@ -204,9 +204,9 @@ def warnings(
     planned: list[Planned],
     config: Config,
     support: Support,
-    scaled: Mapping[str, int] = {},
+    needed: int | None = None,
 ) -> list[str]:
-    """Warnings about a set that is admitted; ``scaled``: as in :func:`~.expansion.expand`."""
+    """Warnings about a set that is admitted; ``needed``: nodes, by default as it is written."""
     layers = [(SET_PATH, set_.metadata.annotations)]
     for path, entries in _entries(set_):
         layers += [(f"{path}[{i}]", clique.annotations) for i, clique in enumerate(entries)]
@@ -228,7 +228,7 @@ def warnings(
     if not support.ok:
         return [*sentences, support.why] if config.on_unsupported == "ignore" else sentences
     sentences += support.warnings
-    needed = nodes_needed(set_, planned, scaled)
+    needed = nodes_needed(set_, planned) if needed is None else needed
     if support.fabric_nodes and needed > support.fabric_nodes:
         sentences.append(
             f"its MNNVL pods need {needed} nodes, one each, and {support.fabric_nodes} carry the label {names.FABRIC_LABEL}: the others will wait"

@@ -92,29 +92,32 @@ def explain(
     refs = [ref for pod in pods for ref in claim_refs(pod).values()]
     known = ClusterView(support, set_, True, dict.fromkeys(refs, ()), there.get)
     expanded = list(islice(expand(set_, planned, scaled), MOST_PODCLIQUES + 1))
+    complete = len(expanded) <= MOST_PODCLIQUES
+    needed = 0 if complete else nodes_needed(set_, planned)
     for expanded_clique in expanded[:MOST_PODCLIQUES]:
         clique = expanded_clique.planned.clique
         built = _podclique(set_.metadata.name, namespace, expanded_clique, by_name[clique.name])
         answer = decide(Review("CREATE", namespace, msgspec.json.encode(built)), config, known)
         if clique.name not in cliques:
             cliques[clique.name] = _explained(expanded_clique, built, answer)
+        count = 1 if clique.spec.replicas is None else clique.spec.replicas
+        needed += count if complete and expanded_clique.planned.enrolled else 0
         if (given := answer.decision) is not None:
             domain = domains.setdefault(
                 given.cd, ExplainedDomain(given.cd, given.claim, given.scope, given.gang, [], 0, 0)
             )
-            count = 1 if clique.spec.replicas is None else clique.spec.replicas
             domain.members.append(expanded_clique.name)
             domain.pods += count
             domain.gpus += count * _gpus(expanded_clique.planned.pod, config)
-    warned = warnings(set_, planned, config, support, scaled)
+    warned = warnings(set_, planned, config, support, needed)
     return ExplainedSet(
         set_.metadata.name,
         problems(set_, planned, config, support),
         list(dict.fromkeys([*warned, *surprises(set_, planned, config), *_unseen(planned)])),
-        nodes_needed(set_, planned, scaled),
+        needed,
         list(domains.values()),
         list(cliques.values()),
-        len(expanded) <= MOST_PODCLIQUES,
+        complete,
     )
 
 
