@@ -114,8 +114,6 @@ def test_a_configuration_must_mean_something() -> None:
     assert parse("") == Config()
     with pytest.raises(ConfigError, match="fabric"):
         parse("mode: literal\nplacement: fabric\n")
-    with pytest.raises(ConfigError, match="more than once"):
-        parse("gpuResources: [a, a]\n")
 
 
 def test_the_schema_is_one_and_takes_the_defaults() -> None:

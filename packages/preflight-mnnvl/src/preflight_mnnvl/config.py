@@ -73,19 +73,7 @@ def parse(text: str) -> Config:
     if problems := schema.problems(json_schema(), values, "the file"):
         raise ConfigError(problems)
     config = msgspec.convert(values, Config)
-    if problems := _meaning(config):
-        raise ConfigError(problems)
-    return config
-
-
-def _meaning(config: Config) -> list[str]:
-    problems: list[str] = []
-    lists = {"gpuResources": config.gpu_resources, "gpuDeviceClasses": config.gpu_device_classes}
-    for key, globs in lists.items():
-        twice = sorted({glob for glob in globs if globs.count(glob) > 1})
-        problems += [f'{key}: "{glob}" is in it more than once; remove one.' for glob in twice]
     if config.mode == "literal" and config.placement == "fabric":
-        problems.append(
-            'placement: "fabric" has no part in mode "literal"; set it to "any", or mode to "driver".'
-        )
-    return problems
+        problem = 'placement: "fabric" has no part in mode "literal"; set it to "any", or mode to "driver".'
+        raise ConfigError([problem])
+    return config

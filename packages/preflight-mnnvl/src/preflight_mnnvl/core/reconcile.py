@@ -6,8 +6,9 @@ Nothing is remembered that a restart would miss: each begins from the objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Literal, NamedTuple
+
+from preflight_kube.api.node_health import moment
 
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import ComputeDomain, Key, Metadata, shown
@@ -149,7 +150,7 @@ class _Needed(NamedTuple):
         why = (
             f"the ComputeDomain {shown(view.name)} is being deleted, and is made again at its end."
         )
-        late = (_when(meta.deletion_timestamp) or self.now) + ENDING_PATIENCE
+        late = (moment(meta.deletion_timestamp) or self.now) + ENDING_PATIENCE
         if self.now < late:
             return DomainPlan("ending", why, again=late)
         held = ", ".join(map(shown, meta.finalizers or ())) or "none that is known"
@@ -205,7 +206,7 @@ class _Needed(NamedTuple):
     def _template(self, meta: Metadata) -> DomainPlan:
         """The driver makes the claim template, and never replaces one of another domain."""
         view, now, template = self.view, self.now, self.view.claim
-        late = (_when(meta.creation_timestamp) or now) + TEMPLATE_PATIENCE
+        late = (moment(meta.creation_timestamp) or now) + TEMPLATE_PATIENCE
         if template is None:
             if now < late:
                 return DomainPlan("wanted", "", again=late)
@@ -364,16 +365,8 @@ def _events(view: DomainView, reason: str, message: str, fact: str) -> tuple[Eve
 
 
 def _young(meta: Metadata, now: float) -> bool:
-    created = _when(meta.creation_timestamp)
-    return created is None or now - created < TOLD_FOR
-
-
-def _when(text: str | None) -> float | None:
-    """Seconds of the epoch; None for what is not a time."""
-    try:
-        return datetime.fromisoformat((text or "").replace("Z", "+00:00")).timestamp()
-    except (ValueError, OverflowError):
-        return None
+    created = moment(meta.creation_timestamp)
+    return not created or now - created < TOLD_FOR
 
 
 def plans(world: World, config: Config, support: Support, now: float) -> dict[Key, DomainPlan]:
