@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from preflight_kube.client.client import Client
-from preflight_kube.runtime.controller import Collected, RuntimeMetrics
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import GaugeMetricFamily
+from preflight_kube.runtime.controller import RuntimeMetrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from preflight_computedomain.api.names import DRIVER
+from preflight_computedomain.api.names import CLAIMS, DOMAINS, DRIVER, SLICES, TEMPLATES
 
 PREPARE = "NodePrepareResources"
 UNPREPARE = "NodeUnprepareResources"
 OPERATIONS = {PREPARE: "prepare", UNPREPARE: "unprepare"}
 """As NVIDIA's driver labels them, by the kubelet's name of the call."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
-
-
-def _filled(family: GaugeMetricFamily, values: Mapping[str, float]) -> Metric:
-    for label, value in sorted(values.items()):
-        family.add_metric([label], value)
-    return family
 
 
 class ControllerMetrics:
@@ -48,19 +41,16 @@ class ControllerMetrics:
     def show(self, client: Client, statuses: Callable[[], Mapping[str, int]]) -> None:
         """Show what ``client`` sends, how far mirrors are, and ComputeDomains by status."""
         self.runtime.sends(client)
-
-        def collect() -> Iterator[Metric]:
-            info = "ComputeDomains by the status that they show."
-            domains = GaugeMetricFamily("nvidia_dra_compute_domain_info", info, labels=["status"])
-            yield _filled(domains, statuses())
-            behind = GaugeMetricFamily(
-                "compute_domain_behind",
-                "1 while the mirror of a collection is behind.",
-                labels=["path"],
-            )
-            yield _filled(behind, {at: bool(lag) for at, lag in client.mirrors.behind().items()})
-
-        self.registry.register(Collected(collect))
+        gauge = partial(Gauge, registry=self.registry)
+        info = "ComputeDomains by the status that they show."
+        domains = gauge("nvidia_dra_compute_domain_info", info, ["status"])
+        for status in statuses():
+            domains.labels(status).set_function(partial(lambda of: statuses()[of], status))
+        what = "1 while the mirror of a collection is behind."
+        behind = gauge("compute_domain_behind", what, ["path"])
+        for path in (DOMAINS, TEMPLATES, CLAIMS, SLICES):
+            is_behind = partial(lambda path: bool(client.mirrors.behind().get(path)), path)
+            behind.labels(path).set_function(is_behind)
 
 
 class PluginMetrics:
