@@ -30,7 +30,7 @@ def main() -> None:
                 f"--proto_path={HERE / 'proto'}",
                 f"--python_betterproto2_out={tmp}",
                 "--python_betterproto2_opt=client_generation=none,server_generation=none",
-                *("dra.proto", "registration.proto"),
+                "kubelet.proto",
             ],
             check=True,
             env={

@@ -18,7 +18,7 @@ import grpc
 from preflight_kube.logs import get_logger
 from preflight_kube.text import one_line
 
-from preflight_computedomain._generated import dra, registration
+from preflight_computedomain._generated import kubelet
 from preflight_computedomain.api.names import DRIVER
 from preflight_computedomain.core.claims import KubeletClaim
 from preflight_computedomain.core.facts import Unfit
@@ -64,8 +64,8 @@ class GrpcServer:
         """The kubelet's last word."""
         self._dra = _Socket(folder / "dra.sock", _services(claims, metrics))
         methods: dict[str, _Unary] = {
-            "GetInfo": (registration.InfoRequest, self._info),
-            "NotifyRegistrationStatus": (registration.RegistrationStatus, self._status),
+            "GetInfo": (kubelet.InfoRequest, self._info),
+            "NotifyRegistrationStatus": (kubelet.RegistrationStatus, self._status),
         }
         self._registration = _Socket(registry / f"{DRIVER}-reg.sock", {_REGISTRATION: methods})
 
@@ -113,19 +113,21 @@ class GrpcServer:
         """Tell whether both sockets answer as the kubelet asks: who are you, prepare nothing."""
         info, prepare = f"/{_REGISTRATION}/GetInfo", f"/{_service(_VERSIONS[0])}/{PREPARE}"
         try:
-            name = await self._registration.ask(info, bytes(registration.InfoRequest()), patience)
-            done = await self._dra.ask(prepare, bytes(dra.NodePrepareResourcesRequest()), patience)
+            name = await self._registration.ask(info, bytes(kubelet.InfoRequest()), patience)
+            done = await self._dra.ask(
+                prepare, bytes(kubelet.NodePrepareResourcesRequest()), patience
+            )
             return (
-                registration.PluginInfo.parse(name).name == DRIVER
-                and not dra.NodePrepareResourcesResponse.parse(done).claims
+                kubelet.PluginInfo.parse(name).name == DRIVER
+                and not kubelet.NodePrepareResourcesResponse.parse(done).claims
             )
         except (grpc.aio.AioRpcError, ValueError):
             return False
 
     # --- how the kubelet gets to know the plugin
 
-    async def _info(self, request: registration.InfoRequest) -> registration.PluginInfo:
-        return registration.PluginInfo(
+    async def _info(self, request: kubelet.InfoRequest) -> kubelet.PluginInfo:
+        return kubelet.PluginInfo(
             type="DRAPlugin",
             name=DRIVER,
             endpoint=str(self._dra.path),
@@ -133,8 +135,8 @@ class GrpcServer:
         )
 
     async def _status(
-        self, request: registration.RegistrationStatus
-    ) -> registration.RegistrationStatusResponse:
+        self, request: kubelet.RegistrationStatus
+    ) -> kubelet.RegistrationStatusResponse:
         self.registered = request.plugin_registered
         if self.registered:
             _log.info("registered with the kubelet")
@@ -143,7 +145,7 @@ class GrpcServer:
         else:
             _log.error("the kubelet refuses the plugin", error=one_line(request.error, 500))
             self._refused.set()
-        return registration.RegistrationStatusResponse()
+        return kubelet.RegistrationStatusResponse()
 
 
 class _Socket:
@@ -256,7 +258,7 @@ def _services(claims: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[s
     async def measured(
         operation: str,
         call: Callable[[Iterable[KubeletClaim]], Awaitable[Mapping[str, ClaimAnswer]]],
-        asked: Iterable[dra.Claim],
+        asked: Iterable[kubelet.Claim],
     ) -> Mapping[str, ClaimAnswer]:
         labels: Any = (DRIVER, OPERATIONS[operation])
         metrics.requests.labels(*labels).inc()
@@ -266,38 +268,40 @@ def _services(claims: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[s
         ):
             return await call(KubeletClaim(item.namespace, item.name, item.uid) for item in asked)
 
-    async def prepare(request: dra.NodePrepareResourcesRequest) -> dra.NodePrepareResourcesResponse:
+    async def prepare(
+        request: kubelet.NodePrepareResourcesRequest,
+    ) -> kubelet.NodePrepareResourcesResponse:
         if not request.claims:  # as the liveness probe asks: no call of the kubelet's to be counted
-            return dra.NodePrepareResourcesResponse()
+            return kubelet.NodePrepareResourcesResponse()
         answers = await measured(PREPARE, claims.prepare, request.claims)
-        return dra.NodePrepareResourcesResponse(
+        return kubelet.NodePrepareResourcesResponse(
             claims={uid: _prepared(answer) for uid, answer in answers.items()}
         )
 
     async def unprepare(
-        request: dra.NodeUnprepareResourcesRequest,
-    ) -> dra.NodeUnprepareResourcesResponse:
+        request: kubelet.NodeUnprepareResourcesRequest,
+    ) -> kubelet.NodeUnprepareResourcesResponse:
         answers = await measured(UNPREPARE, claims.unprepare, request.claims)
         errors = {
-            uid: dra.NodeUnprepareResourceResponse(error=answer.error)
+            uid: kubelet.NodeUnprepareResourceResponse(error=answer.error)
             for uid, answer in answers.items()
         }
-        return dra.NodeUnprepareResourcesResponse(claims=errors)
+        return kubelet.NodeUnprepareResourcesResponse(claims=errors)
 
     methods: dict[str, _Unary] = {
-        PREPARE: (dra.NodePrepareResourcesRequest, prepare),
-        UNPREPARE: (dra.NodeUnprepareResourcesRequest, unprepare),
+        PREPARE: (kubelet.NodePrepareResourcesRequest, prepare),
+        UNPREPARE: (kubelet.NodeUnprepareResourcesRequest, unprepare),
     }
     return {_service(version): methods for version in _VERSIONS}
 
 
-def _prepared(answer: ClaimAnswer) -> dra.NodePrepareResourceResponse:
+def _prepared(answer: ClaimAnswer) -> kubelet.NodePrepareResourceResponse:
     if answer.error:
-        return dra.NodePrepareResourceResponse(error=answer.error)
-    device = dra.Device(
+        return kubelet.NodePrepareResourceResponse(error=answer.error)
+    device = kubelet.Device(
         request_names=list(answer.requests),
         pool_name=answer.pool,
         device_name=answer.device,
         cdi_device_ids=list(answer.cdi),
     )
-    return dra.NodePrepareResourceResponse(devices=[device])
+    return kubelet.NodePrepareResourceResponse(devices=[device])
