@@ -9,11 +9,12 @@ PodClique needs.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
-from preflight_kube.api.jsonpatch import Operation, add, pointer, remove, replace
+from preflight_kube.api.jsonpatch import Operation, add, pointer, remove
 
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.annotations import (
@@ -355,7 +356,6 @@ def _restored(
 # --- the claim in a pod's template, as a JSONPatch on what is there; a second one is empty
 
 _ROOT = "/spec/podSpec"
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _FABRIC = (
     {"key": names.FABRIC_LABEL, "operator": "Exists"},
     # Feature discovery writes an empty label on a node that is in no clique.
@@ -397,46 +397,30 @@ def _use(path: str, container: Container, *, uses: bool) -> list[Operation]:
 def _claims(
     path: str, claims: Sequence[Mapping[str, Any]] | None, ours: list[dict[str, str]]
 ) -> list[Operation]:
-    if not claims:
-        return [add(path, ours)] if ours else []
-    others = [claim for claim in claims if claim.get("name") != names.CLAIM]
-    wanted = [*others, *ours]
-    if wanted == list(claims):
+    wanted = [*(claim for claim in claims or () if claim.get("name") != names.CLAIM), *ours]
+    if wanted == [*(claims or ())]:
         return []
-    if not wanted:
-        return [remove(path)]
-    if len(others) == len(claims):
-        return [add(f"{path}/-", claim) for claim in ours]
-    return [replace(path, wanted)]
+    return [add(path, wanted) if wanted else remove(path)]
 
 
-def _affinity(affinity: Mapping[str, Any] | None) -> list[Operation]:
+def _affinity(affinity: dict[str, Any] | None) -> list[Operation]:
     """A node of a fabric is required by every term, but for those that match no node at all."""
-    terms_of = {"nodeSelectorTerms": [{"matchExpressions": [*_FABRIC]}]}
-    path, required = f"{_ROOT}/affinity", {_REQUIRED: terms_of}
-    place: Any = affinity
-    for key, whole in (
-        ("nodeAffinity", {"nodeAffinity": required}),
-        (_REQUIRED, required),
-        ("nodeSelectorTerms", terms_of),
-    ):
-        if not isinstance(place, Mapping):
-            return [add(path, whole)]
-        place, path = place.get(key), f"{path}/{key}"
-    if not isinstance(place, list):
-        return [add(path, terms_of["nodeSelectorTerms"])]
-    patch: list[Operation] = []
-    for i, term in enumerate(place):
-        if not isinstance(term, Mapping):
-            continue
-        expressions = term.get("matchExpressions")
-        if not expressions:
-            if term.get("matchFields"):
-                patch.append(add(f"{path}/{i}/matchExpressions", [*_FABRIC]))
-        elif isinstance(expressions, list):
-            lacking = (each for each in _FABRIC if each not in expressions)
-            patch += [add(f"{path}/{i}/matchExpressions/-", each) for each in lacking]
-    return patch
+    wanted = copy.deepcopy(affinity or {})
+    place = wanted
+    for key in ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"):
+        if not isinstance(place.get(key), dict):
+            place[key] = {}
+        place = place[key]
+    if not isinstance(terms := place.get("nodeSelectorTerms"), list):
+        place["nodeSelectorTerms"] = [{"matchExpressions": [*_FABRIC]}]
+        terms = []
+    for term in terms:
+        if isinstance(term, dict) and (term.get("matchExpressions") or term.get("matchFields")):
+            expressions = term.get("matchExpressions") or []
+            if isinstance(expressions, list):
+                lacking = [each for each in _FABRIC if each not in expressions]
+                term["matchExpressions"] = [*expressions, *lacking]
+    return [] if wanted == affinity else [add(f"{_ROOT}/affinity", wanted)]
 
 
 def _key(key: str) -> str:
