@@ -29,13 +29,7 @@ from preflight_mnnvl.api.annotations import (
     read_decision,
     write_decision,
 )
-from preflight_mnnvl.api.identity import (
-    CliqueRefused,
-    gang_of,
-    identify,
-    of_another,
-    set_of,
-)
+from preflight_mnnvl.api.identity import CliqueRefused, gang_of, identify, of_another, set_of
 from preflight_mnnvl.api.types import (
     BadObject,
     Container,

@@ -32,14 +32,7 @@ from preflight_mnnvl.core.domain import (
 )
 from preflight_mnnvl.core.fabric import of_gang
 from preflight_mnnvl.core.reasons import Event, regarding
-from preflight_mnnvl.core.snapshot import (
-    DomainMember,
-    DomainView,
-    Objects,
-    Wanted,
-    World,
-    view_of,
-)
+from preflight_mnnvl.core.snapshot import DomainMember, DomainView, Objects, Wanted, World, view_of
 from preflight_mnnvl.core.support import Support
 
 TEMPLATE_PATIENCE = 30.0
