@@ -144,13 +144,31 @@ class Opaque(_Object, frozen=True, kw_only=True):
 
 
 class DeviceConfig(_Object, frozen=True, kw_only=True):
-    """A configuration in a claim or template; ``requests``: to which it applies, none means all."""
+    """A configuration in a claim or template; ``requests``: to which it applies, none means all.
+    ``source``: of an allocation's, FromClass or FromClaim.
+    """
 
     requests: tuple[str, ...] = ()
     opaque: Opaque | None = None
+    source: str = ""
+
+
+class AllocationResult(_Object, frozen=True, kw_only=True):
+    """One device that the scheduler chose. ``request`` may be ``request/subrequest``."""
+
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+
+    @property
+    def base(self) -> str:
+        """The request without the subrequest, as the kubelet names it."""
+        return self.request.partition("/")[0]
 
 
 class _Devices(_Object, frozen=True, kw_only=True):
+    results: tuple[AllocationResult, ...] = ()
     config: tuple[DeviceConfig, ...] = ()
 
     @property
@@ -164,6 +182,8 @@ class _Devices(_Object, frozen=True, kw_only=True):
 
 
 class _ClaimSpec(_Object, frozen=True, kw_only=True):
+    """That of a claim, and what the scheduler has made of it: an allocation has the same fields."""
+
     devices: _Devices = _Devices()
 
 
@@ -183,41 +203,18 @@ class ClaimTemplate(_Object, frozen=True, kw_only=True):
         return self.spec.spec.devices.ours
 
 
-class AllocationResult(_Object, frozen=True, kw_only=True):
-    """One device that the scheduler chose. ``request`` may be ``request/subrequest``."""
-
-    request: str = ""
-    driver: str = ""
-    pool: str = ""
-    device: str = ""
-
-    @property
-    def base(self) -> str:
-        """The request without the subrequest, as the kubelet names it."""
-        return self.request.partition("/")[0]
-
-
-class AllocationConfig(DeviceConfig, frozen=True, kw_only=True):
-    """``source``: FromClass or FromClaim."""
-
-    source: str = ""
-
-
-class _AllocatedDevices(_Object, frozen=True, kw_only=True):
-    results: tuple[AllocationResult, ...] = ()
-    config: tuple[AllocationConfig, ...] = ()
-
-
-class ClaimAllocation(_Object, frozen=True, kw_only=True):
-    """The scheduler's allocation."""
-
-    devices: _AllocatedDevices = _AllocatedDevices()
+class _User(_Object, frozen=True, kw_only=True):
+    name: str = ""
+    uid: str = ""
 
 
 class ResourceClaimStatus(_Object, frozen=True, kw_only=True):
-    """``allocation`` is None before the scheduler has chosen, and after the last pod has gone."""
+    """``allocation`` is None before the scheduler has chosen, and after the last pod has gone.
+    ``reserved_for``: pods.
+    """
 
-    allocation: ClaimAllocation | None = None
+    allocation: _ClaimSpec | None = None
+    reserved_for: tuple[_User, ...] = ()
 
 
 class ResourceClaim(_Object, frozen=True, kw_only=True):
@@ -227,21 +224,12 @@ class ResourceClaim(_Object, frozen=True, kw_only=True):
     status: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _User(_Object, frozen=True, kw_only=True):
-    name: str = ""
-    uid: str = ""
-
-
-class _UsedStatus(ResourceClaimStatus, frozen=True, kw_only=True):
-    reserved_for: tuple[_User, ...] = ()
-
-
 class UsedClaim(_Object, frozen=True, kw_only=True):
     """A ResourceClaim with who uses it."""
 
     metadata: Metadata
     spec: _ClaimSpec = _ClaimSpec()
-    status: _UsedStatus = _UsedStatus()
+    status: ResourceClaimStatus = ResourceClaimStatus()
 
     @property
     def configs(self) -> tuple[bytes, ...]:

@@ -19,8 +19,8 @@ from preflight_computedomain.api import names
 from preflight_computedomain.api.checkpoint import ABORTED, COMPLETED, Entry
 from preflight_computedomain.api.opaque_config import ConfigInvalid, channel_config, is_daemon
 from preflight_computedomain.api.types import (
-    AllocationConfig,
     AllocationResult,
+    DeviceConfig,
     ResourceClaim,
     ResourceClaimStatus,
 )
@@ -156,7 +156,7 @@ def _not_one(ours: Sequence[AllocationResult], here: Sequence[AllocationResult])
 
 
 def _configured(
-    ref: KubeletClaim, result: AllocationResult, configs: Sequence[AllocationConfig], status: bytes
+    ref: KubeletClaim, result: AllocationResult, configs: Sequence[DeviceConfig], status: bytes
 ) -> ChannelRequest | Refusal:
     mine = [config for config in configs if _applies(config, result)]
     of_claim = [config for config in mine if config.source == _CLAIM]
@@ -199,7 +199,7 @@ def _configured(
     return ChannelRequest(ref, result.base, config.domain, status)
 
 
-def _applies(config: AllocationConfig, result: AllocationResult) -> bool:
+def _applies(config: DeviceConfig, result: AllocationResult) -> bool:
     if config.opaque is None or config.opaque.driver != names.DRIVER:
         return False
     return (
