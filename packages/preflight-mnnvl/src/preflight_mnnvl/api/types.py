@@ -228,18 +228,6 @@ class PodCliqueSet(KubeObject):
         return {name: at for at, group in places for name in group.clique_names or ()}
 
 
-class GroupSpec(_Object):
-    """How many replicas a scaling group has; Grove never writes that over."""
-
-    replicas: int | None = None
-
-
-class PodCliqueScalingGroup(KubeObject):
-    """``grove.io/v1alpha1``: made of a set's entry, and scaled by itself."""
-
-    spec: GroupSpec = msgspec.field(default_factory=GroupSpec)
-
-
 class PodGang(KubeObject):
     """``scheduler.grove.io/v1alpha1``. That it lives, and its uid, is all that is read."""
 

@@ -242,7 +242,7 @@ class MnnvlCache(MnnvlInformers):
         return list(keys)
 
     def every(self) -> Iterator[Key]:
-        """Every domain that is wanted or ours, PodGang of one, and PodClique without its claim."""
+        """Every domain that is wanted or ours, PodGang, and PodClique without its claim."""
         keys = {_domain_of(it.member) for it in self.cliques.store.values() if it.member}
         for part, of in self.parts.items():
             for item in of.cache.store.values() if of.cache is not None else ():
@@ -250,9 +250,7 @@ class MnnvlCache(MnnvlInformers):
                     keys.add(_key_of(part, item.metadata.namespace, item.metadata.name))
         yield from sorted(keys)
         gangs = (gang.metadata for gang in self.gangs.store.values())
-        yield from sorted(
-            gang_key(it.namespace, it.name) for it in gangs if self._linked("gang", it)
-        )
+        yield from sorted(gang_key(it.namespace, it.name) for it in gangs)
         lacking = (state.metadata for state in self.unclaimed())
         yield from sorted(clique_key(it.namespace, it.uid) for it in lacking)
 

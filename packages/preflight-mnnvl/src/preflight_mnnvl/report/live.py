@@ -55,8 +55,8 @@ async def explain_live(
         path = f"{grove}/podcliquesets/{name}"
         if (set_ := await client.get_or_none(path, dict[str, Any])) is None:
             return None
-        path, type_ = f"{grove}/podcliquescalinggroups", types.PodCliqueScalingGroup
-        groups = await _list(client, path, type_, absent=KubeError) or ()
+        path = f"{grove}/podcliquescalinggroups"  # of which replicas are read, as of a PodClique
+        groups = await _list(client, path, PodClique, absent=KubeError) or ()
         world, facts = await _listed(client, namespace, given or Config())
         config = given or _of_release(world)
         nodes = await _fabric_nodes(client)
