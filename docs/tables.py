@@ -112,12 +112,6 @@ def variables(check: str) -> None:
     )
 
 
-def reasons() -> None:
-    """Why a claim of a ComputeDomain is not prepared, in the words of metrics and logs."""
-    found = import_module("preflight_computedomain.core.claims").REASONS
-    _table(("reason", "meaning"), [(f"`{word}`", said) for word, said in found.items()])
-
-
 def versions() -> None:
     """Each component's version, image, chart and tag."""
     release = import_module("preflight_e2e.release")

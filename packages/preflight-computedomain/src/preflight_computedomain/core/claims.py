@@ -28,31 +28,6 @@ from preflight_computedomain.api.types import (
 NO_DAEMONS: Final = (
     "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate"
 )
-REASONS: Final[Mapping[str, str]] = {
-    "bad-name": "the kubelet's request names no possible claim",
-    "gone": "the claim has been deleted",
-    "other-claim": "another claim has the name by now",
-    "unreadable": "the claim's status cannot be read",
-    "no-allocation": "the claim has no allocation",
-    "results": "the claim does not ask for exactly one device of this driver on this node",
-    "device": "the device is not on this node",
-    "daemon": "the claim is a daemon's, of driver-managed IMEX",
-    "config": "the configuration is missing, there twice, or wrong",
-    "allocation-mode": "the allocationMode is another than Single",
-    "no-domain": "the ComputeDomain has been deleted or belongs to another namespace",
-    "no-clique": "the node has no NVLink clique",
-    "clique-in-use": "another ComputeDomain has the node's NVLink clique, and cliques are exclusive",
-    "aborted": "the claim's preparation was aborted",
-    "channel-in-use": "another claim has channel 0 of the node",
-    "ended": "the kubelet has unprepared the claim in the meantime",
-    "undone": "another plugin of the node has just unprepared the claim",
-    "api-server": "the claim or its ComputeDomain could not be read",
-    "lock": "the plugin's folder is locked by another process",
-    "driver": "the NVIDIA driver is not loaded, is being loaded anew, NVML does not answer, or a GPU has not joined its NVLink fabric",
-    "disk": "the node's disk refuses, or does not answer in time",
-    "internal": "an error of the driver's own, which its log describes",
-}
-"""Why a claim is not prepared, in a word for metrics and logs, and what it means."""
 _CLAIM: Final = "FromClaim"
 IN_USE: Final = "channel-in-use"
 NO_CLIQUE: Final = "no-clique"
@@ -74,7 +49,9 @@ class KubeletClaim:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a claim is not prepared, by :data:`REASONS`. ``permanent``: no use in waiting for it."""
+    """Why a claim is not prepared. ``reason``: a word for metrics and logs, which README explains.
+    ``permanent``: no use in waiting for it.
+    """
 
     reason: str
     sentence: str
