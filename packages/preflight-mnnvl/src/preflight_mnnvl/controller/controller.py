@@ -261,10 +261,4 @@ class Controller:
         if (recorder := self._events) is None:
             return
         for event in events:
-            recorder.event(
-                event.regarding,
-                reason=event.reason,
-                message=event.message,
-                warning=event.warning,
-                about=event.about,
-            )
+            recorder.event(**event._asdict())

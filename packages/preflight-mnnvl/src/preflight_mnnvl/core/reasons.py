@@ -30,17 +30,15 @@ MOST_SUBJECTS = 16
 
 
 class Event(NamedTuple):
-    """``about``: the fact, by which the recorder tells it from others on the object."""
+    """``about``: the fact, by which the recorder tells it from others on the object. ``warning``:
+    somebody has to do something.
+    """
 
     regarding: Regarding
     reason: str
     message: str
     about: str
-
-    @property
-    def warning(self) -> bool:
-        """Tell whether somebody has to do something."""
-        return self.reason not in _GOOD
+    warning: bool
 
 
 def regarding(
@@ -52,8 +50,8 @@ def regarding(
 
 def about(subjects: Iterable[Regarding], reason: str, message: str, fact: str) -> tuple[Event, ...]:
     """The Events that say ``message`` of the first subjects; ``fact``: what is said once."""
-    first = islice(subjects, MOST_SUBJECTS + 1)
-    return tuple(Event(subject, reason, message, f"{reason} {fact}") for subject in first)
+    first, warning = islice(subjects, MOST_SUBJECTS + 1), reason not in _GOOD
+    return tuple(Event(subject, reason, message, f"{reason} {fact}", warning) for subject in first)
 
 
 def unclaimed(clique: Metadata, set_: Metadata | None, why: str) -> tuple[Event, ...]:
