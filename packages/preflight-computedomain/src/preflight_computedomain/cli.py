@@ -22,12 +22,6 @@ _LEVELS: Final = ("debug", "info", "warning", "error")
 
 _ABOUT = """Host-managed IMEX: ComputeDomains whose channel 0 reaches pods, while the operator owns nvidia-imex.
 
-  preflight-computedomain doctor                leftovers, nodes without a slice, conflicts, stale claims; what to do
-  preflight-computedomain explain -n NS NAME    one ComputeDomain: its template, claims, nodes and pods
-  preflight-computedomain validate-config FILE  every problem of what the programs read of the chart's values
-  preflight-computedomain schema                the JSON Schema of the values that the programs read
-  preflight-computedomain crd                   the CustomResourceDefinition, for `kubectl apply --server-side -f -`
-
 The cluster is that of KUBECONFIG when that is set, else the one this pod runs in, else that of ~/.kube/config.
 """
 

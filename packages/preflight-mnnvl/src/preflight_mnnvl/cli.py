@@ -22,14 +22,6 @@ _SERVICES: Final = (["controller"], ["webhook"])
 
 _ABOUT = """Multi-node NVLink for Grove workloads: three annotations of a PodCliqueSet, and the pods of a replica share one ComputeDomain.
 
-  preflight-mnnvl webhook                  admit PodCliques with their claim, and judge PodCliqueSets
-  preflight-mnnvl controller               make the ComputeDomains that PodCliques need, and give them to their PodGangs
-  preflight-mnnvl certs                    keep the webhook's certificate fresh and trusted
-  preflight-mnnvl explain -f pcs.yaml      domains, their members, nodes needed, and the patch of each clique, without a cluster
-  preflight-mnnvl show -n NS [PCS]         sets, domains, owners, nodes and pods, as they are
-  preflight-mnnvl validate-config FILE     every problem of a configuration file
-  preflight-mnnvl schema                   the configuration's JSON Schema
-
 Annotations, on the PodCliqueSet, on an entry of podCliqueScalingGroups, or on a clique; the nearest layer counts, for each by itself:
 
   grove.io/mnnvl-enabled        exactly "true" switches it on
