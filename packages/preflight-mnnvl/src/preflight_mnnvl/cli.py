@@ -162,9 +162,7 @@ def _controller(args: argparse.Namespace) -> int:
 
     from preflight_mnnvl.service import run_controller
 
-    return run_controller(
-        connection(), _config(args), namespace=args.namespace, host=args.host, port=args.port
-    )
+    return run_controller(connection(), _config(args), args)
 
 
 def _webhook(args: argparse.Namespace) -> int:
@@ -175,15 +173,7 @@ def _webhook(args: argparse.Namespace) -> int:
 
     config, target = _config(args), connection()
     try:
-        return run_webhook(
-            target,
-            config,
-            host=args.host,
-            port=args.port,
-            admission_port=args.admission_port,
-            certificate=args.certificate,
-            client_ca=args.client_ca,
-        )
+        return run_webhook(target, config, args)
     except CertificateError as error:
         raise BadInput(f"{error}.") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from argparse import Namespace
 from typing import Final
 
 from preflight_kube.auth.connection import Connection
@@ -24,13 +24,11 @@ LONGEST: Final = 5.0
 """Seconds for an answer to a review."""
 
 
-def run_controller(
-    target: Connection, config: Config, *, namespace: str, host: str, port: int
-) -> int:
+def run_controller(target: Connection, config: Config, args: Namespace) -> int:
     """Be one replica of the controller until SIGTERM; the exit status."""
     metrics = Metrics()
     account = os.environ.get("POD_SERVICE_ACCOUNT", "")
-    who = f"system:serviceaccount:{namespace}:{account}" if account else ""
+    who = f"system:serviceaccount:{args.namespace}:{account}" if account else ""
 
     async def build(client: Client) -> Parts:
         controller = Controller(client, config, metrics, who)
@@ -41,24 +39,15 @@ def run_controller(
         target,
         component=AGENT,
         registry=metrics.registry,
-        host=host,
-        port=port,
-        election=Election(namespace, LEASE, float(config.lease_seconds)),
+        host=args.host,
+        port=args.port,
+        election=Election(args.namespace, LEASE, float(config.lease_seconds)),
         concurrency=config.writes,
         log_level=config.log_level,
     )
 
 
-def run_webhook(
-    target: Connection,
-    config: Config,
-    *,
-    host: str,
-    port: int,
-    admission_port: int,
-    certificate: Path,
-    client_ca: Path | None = None,
-) -> int:
+def run_webhook(target: Connection, config: Config, args: Namespace) -> int:
     """Be one replica of the webhook until SIGTERM; the exit status."""
     # What serves reviews is memory that the controller need not carry.
     from preflight_kube.admission.metrics import AdmissionMetrics
@@ -69,13 +58,14 @@ def run_webhook(
 
     metrics = Metrics()
     counted = AdmissionMetrics("mnnvl", metrics.registry)
-    served = Certificate(certificate, "`preflight-mnnvl certs`", client_ca)
+    served = Certificate(args.certificate, "`preflight-mnnvl certs`", args.client_ca)
 
     async def build(client: Client) -> Parts:
         informers = AdmissionInformers(client, config)
         webhook = Webhook(client, config, metrics, informers)
         reviews = webhook.reviews(counted, LONGEST)
-        server = HttpServer("admission", reviews, counted, served, host=host, port=admission_port)
+        host, port = args.host, args.admission_port
+        server = HttpServer("admission", reviews, counted, served, host=host, port=port)
         return Parts(reflectors=informers.reflectors, servers=[server])
 
     return manager.run(
@@ -83,8 +73,8 @@ def run_webhook(
         target,
         component=AGENT,
         registry=metrics.registry,
-        host=host,
-        port=port,
+        host=args.host,
+        port=args.port,
         linger=LINGER,
         log_level=config.log_level,
         uvloop=True,
