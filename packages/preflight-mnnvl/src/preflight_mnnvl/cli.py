@@ -166,16 +166,11 @@ def _controller(args: argparse.Namespace) -> int:
 
 
 def _webhook(args: argparse.Namespace) -> int:
-    from preflight_kube.admission.tls import CertificateError
     from preflight_kube.auth.connection import connection
 
     from preflight_mnnvl.service import run_webhook
 
-    config, target = _config(args), connection()
-    try:
-        return run_webhook(target, config, args)
-    except CertificateError as error:
-        raise BadInput(f"{error}.") from None
+    return run_webhook(connection(), _config(args), args)
 
 
 def _show(args: argparse.Namespace) -> int:
