@@ -41,7 +41,7 @@ BLOCKED_AGAIN = 60.0
 """Seconds after which a foreign object is looked at again, if nothing has changed."""
 ENDING_PATIENCE = 60.0
 """Seconds after which an Event says what keeps a domain that is being deleted."""
-UNSUPPORTED_AGAIN = 5.0
+UNSUPPORTED_AGAIN = 10.0
 """Seconds after which is seen whether a domain can be had by now; nobody is asked for it."""
 RELEASE_PATIENCE = 5.0
 """Seconds for which nobody must want a domain: kinds are not listed at the same moment."""
