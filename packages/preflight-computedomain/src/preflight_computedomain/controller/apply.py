@@ -83,11 +83,10 @@ class Applier:
         self._domains.wrote(msgspec.json.decode(answer, type=ComputeDomain))
 
     async def _let_go(self) -> None:
-        finalizers = self._own().metadata.finalizers
-        kept = [name for name in finalizers if name != FINALIZER]
+        about = self._own().metadata
         with suppress(NotFound):  # somebody else has removed it
-            await self._patch_domain({"metadata": {"finalizers": kept or None}})
-        if not kept:
+            await self._patch_domain(template.released(about.finalizers, about.resource_version))
+        if not set(about.finalizers) - {FINALIZER}:
             self._domains.deleted(self._uid)
 
     # --- templates

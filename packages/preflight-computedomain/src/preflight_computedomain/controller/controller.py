@@ -107,6 +107,7 @@ class Controller:
         )
         metrics.show(client, self.statuses)
         metrics.shared.set_function(lambda: len(self._sharing.shared()))
+        metrics.conflicts.set_function(lambda: len(self._conflicts))
 
     # --- what changes in the cluster
 
@@ -118,7 +119,7 @@ class Controller:
     def _domain_changed(self, change: Change[ComputeDomain]) -> None:
         about = change.object.metadata
         if change.kind == "deleted":
-            self._conflict(about.place, False)
+            self._conflicts.discard(about.place)
         else:
             self.queue.add(about.place)
 
@@ -164,12 +165,13 @@ class Controller:
                 group.start_soon(self._sweep, client)
 
     async def _reconcile(self, place: Place, client: Client, events: EventRecorder) -> float | None:
-        domain = next(reversed(self._domains.by_index("place", "/".join(place))), None)
+        domain = self._domains.newest("place", "/".join(place))
         if domain is None:
             return None
         plan = reconcile(domain, self._seen(domain))
-        reasons = {item.reason for item in plan.events}
-        self._conflict(place, "ResourceClaimTemplateConflict" in reasons)
+        self._conflicts.discard(place)
+        if "ResourceClaimTemplateConflict" in {item.reason for item in plan.events}:
+            self._conflicts.add(place)
         again: float | None = None
         try:
             await self._apply(client, place[0], plan.actions, domain.metadata.uid)
@@ -216,7 +218,7 @@ class Controller:
     async def _grant(self, client: Client, place: Place) -> bool:
         """Say on a ComputeDomain which cliques it has; False where it is active in others, too."""
         async with self._grants:
-            domain = next(reversed(self._domains.by_index("place", "/".join(place))), None)
+            domain = self._domains.newest("place", "/".join(place))
             if domain is None:
                 return True
             wanted = self._sharing.granted(domain, self._domains.store.values())
@@ -254,10 +256,6 @@ class Controller:
 
         others = self._sharing.others(domain.metadata.uid).items()
         return {clique: sorted({*map(named, uids)} - {""}) for clique, uids in others}
-
-    def _conflict(self, place: Place, there: bool) -> None:
-        (self._conflicts.add if there else self._conflicts.discard)(place)
-        self._metrics.conflicts.set(len(self._conflicts))
 
     async def _sweep(self, client: Client) -> None:
         """Remove templates of ours whose ComputeDomain has gone without its finalizer."""
