@@ -8,10 +8,8 @@ from preflight_mnnvl.api.types import ComputeDomain, Metadata
 from preflight_mnnvl.core.domain import announcement
 from preflight_mnnvl.core.fabric import (
     DRIVER,
-    OfferedSlice,
     PodClaim,
     ResourceClaim,
-    cliques_of,
     of_gang,
     one_fabric,
     pod_claim,
@@ -29,14 +27,7 @@ def claim(node: str, uid: str = "d") -> PodClaim:
 
 
 DOMAIN = ComputeDomain(metadata=Metadata(name="t-0-cd", uid="d"))
-
-
-def sliced(node: str, clique: str) -> OfferedSlice:
-    device = {"name": "channel-0", "attributes": {"cliqueID": {"string": clique}}}
-    return msgspec.convert({"spec": {"nodeName": node, "devices": [device]}}, OfferedSlice)
-
-
-CLIQUES = cliques_of([sliced("n1", "x.1"), sliced("n2", "x.1"), sliced("n3", "x.2")])
+CLIQUES = {"n1": "x.1", "n2": "x.1", "n3": "x.2"}
 
 
 @pytest.mark.parametrize(
