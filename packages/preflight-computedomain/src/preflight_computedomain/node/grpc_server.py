@@ -19,7 +19,7 @@ from preflight_kube.logs import get_logger
 from preflight_kube.text import one_line
 
 from preflight_computedomain._generated import kubelet
-from preflight_computedomain.api.names import DRIVER
+from preflight_computedomain.api.names import DEVICE, DRIVER, cdi_id
 from preflight_computedomain.core.claims import KubeletClaim
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.metrics import OPERATIONS, PREPARE, UNPREPARE, PluginMetrics
@@ -275,7 +275,7 @@ def _services(claims: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[s
             return kubelet.NodePrepareResourcesResponse()
         answers = await measured(PREPARE, claims.prepare, request.claims)
         return kubelet.NodePrepareResourcesResponse(
-            claims={uid: _prepared(answer) for uid, answer in answers.items()}
+            claims={uid: _prepared(uid, answer) for uid, answer in answers.items()}
         )
 
     async def unprepare(
@@ -295,13 +295,13 @@ def _services(claims: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[s
     return {_service(version): methods for version in _VERSIONS}
 
 
-def _prepared(answer: ClaimAnswer) -> kubelet.NodePrepareResourceResponse:
+def _prepared(uid: str, answer: ClaimAnswer) -> kubelet.NodePrepareResourceResponse:
     if answer.error:
         return kubelet.NodePrepareResourceResponse(error=answer.error)
     device = kubelet.Device(
         request_names=list(answer.requests),
         pool_name=answer.pool,
-        device_name=answer.device,
-        cdi_device_ids=list(answer.cdi),
+        device_name=DEVICE,
+        cdi_device_ids=[cdi_id(uid)],
     )
     return kubelet.NodePrepareResourceResponse(devices=[device])

@@ -19,7 +19,7 @@ from preflight_kube.logs import get_logger
 from preflight_kube.text import one_line
 
 from preflight_computedomain.api.checkpoint import STARTED, Corrupt, Entry
-from preflight_computedomain.api.names import CLAIMS, DEVICE, DOMAINS, DRIVER, cdi_id, namespaced
+from preflight_computedomain.api.names import CLAIMS, DOMAINS, DRIVER, namespaced
 from preflight_computedomain.api.types import Identified, ResourceClaim
 from preflight_computedomain.core import claims
 from preflight_computedomain.core.claims import KubeletClaim, Refusal
@@ -52,12 +52,12 @@ class ClusterReader:
 
 @dataclass(frozen=True, slots=True)
 class ClaimAnswer:
-    """To the kubelet, for one claim. ``error`` empty: prepared, or nothing left of it."""
+    """To the kubelet, for one claim: channel 0, for ``requests`` of ``pool``. ``error`` empty:
+    prepared, or nothing left of it.
+    """
 
     requests: tuple[str, ...] = ()
     pool: str = ""
-    device: str = ""
-    cdi: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -217,7 +217,7 @@ class ClaimPreparer:
             lambda: self._store.restore(ref.uid), flight
         ):
             return _UNDONE
-        return ClaimAnswer(done.requests, done.pool, DEVICE, (cdi_id(ref.uid),))
+        return ClaimAnswer(done.requests, done.pool)
 
     async def _undo(self, ref: KubeletClaim, flight: Flight[Result], last: Refusal) -> Result:
         await self._locked(lambda: self._store.unprepare(ref.uid), flight)

@@ -11,6 +11,7 @@ from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError, NotFound, Params
 
 from preflight_mnnvl.api import names, types
+from preflight_mnnvl.api.identity import set_of
 from preflight_mnnvl.api.types import ComputeDomain, Key, PodClique, PodCliqueSet, PodGang, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
@@ -158,8 +159,7 @@ def differences(
         if name not in there
     ]
     for name, clique in sorted(there.items()):
-        labels = clique.metadata.labels or {}
-        own = next((labels[key] for key in names.PCS_NAME if key in labels), None) == explained.name
+        own = set_of(clique.metadata) == explained.name
         if own and (difference := _of_clique(clique, expected.get(name))):
             reports.append(f"PodClique {shown(name)}{difference}")
     for domain in explained.domains:
