@@ -196,16 +196,14 @@ def _explained(expanded: ExpandedClique, built: Object, answer: ReviewAnswer) ->
 
 
 def _after(written: Object, patch: tuple[Operation, ...]) -> Object:
-    """The object after a patch of ours, which adds, replaces and removes what is there."""
+    """The object after a patch of ours, which sets and removes keys."""
     done = copy.deepcopy(written)
     for step in patch:
         *parents, last = keys(step["path"])
         at: Any = done
         for part in parents:
             at = at[int(part)] if isinstance(at, list) else at[part]
-        if isinstance(at, list):
-            at.insert(len(at) if last == "-" else int(last), step["value"])
-        elif step["op"] == "remove":
+        if step["op"] == "remove":
             del at[last]
         else:
             at[last] = copy.deepcopy(step["value"])
