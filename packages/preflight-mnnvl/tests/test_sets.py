@@ -236,7 +236,6 @@ def test_what_one_layer_hides_of_another_is_told_to_who_asks() -> None:
     a, b, c, g = *(f"spec.template.cliques[{i}]" for i in range(3)), GROUPS
     assert surprises(set_, plan(set_, DRIVER), DRIVER) == [
         f'{a}: {SCOPE} "replica" of metadata has no effect; what counts is "clique" of {a}',
-        f'{a}: grove.io/mnnvl-enabled is of metadata, and {SCOPE} "clique" of {a}; each counts by itself',
         f'{b}: grove.io/mnnvl-enabled "true" of metadata has no effect; what counts is "false" of {b}',
         f'{c}: {SCOPE} "scalingGroupReplica" of {g} has no effect; what counts is "replica" of {c}',
     ]

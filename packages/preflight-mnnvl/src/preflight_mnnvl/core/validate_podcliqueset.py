@@ -191,11 +191,6 @@ def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) ->
                 sentences.append(
                     f"{template.path}: {key} {_was(value)} of {where} has no effect; {why}"
                 )
-        on, scope = wish.at.get(names.ENABLED), wish.at.get(names.SCOPE)
-        if wish.enabled and scope not in {None, on}:
-            sentences.append(
-                f"{template.path}: {names.ENABLED} is of {on}, and {names.SCOPE} {_was(wish.scope)} of {scope}; each counts by itself"
-            )
     return sentences
 
 
