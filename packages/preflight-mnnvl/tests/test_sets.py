@@ -26,17 +26,14 @@ from cliques import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from preflight_mnnvl.api.types import (
-    BadObject,
     Clique,
     Group,
     PodCliqueSet,
     SetSpec,
     Template,
-    decode,
-    decode_pod,
-    trimmed,
 )
 from preflight_mnnvl.config import Config
+from preflight_mnnvl.controller.informers import asked
 from preflight_mnnvl.core import validate_podcliqueset as page
 from preflight_mnnvl.core.expansion import Planned, expand, plan
 from preflight_mnnvl.core.support import ClusterFacts, judge
@@ -425,25 +422,11 @@ def test_whose_group_a_clique_is_in_is_not_searched_for_each_clique() -> None:
     assert large <= 8 * max(small, 50), (small, large)
 
 
-def test_of_a_set_without_end_what_is_read_is_kept_and_its_pods_up_to_a_limit() -> None:
+def test_of_a_set_without_end_the_annotations_are_kept_that_are_read() -> None:
     noise = {f"grove.io/{number}": "" for number in range(1000)}
-    resources = {"limits": {f"example.com/{number}": "1" for number in range(1000)}}
-    cliques: list[Object] = [
-        {
-            "name": f"c{number}",
-            "annotations": {**noise, "grove.io/mnnvl-enabled": "true"},
-            "spec": {"podSpec": {"containers": [{"name": "main", "resources": resources}]}},
-        }
-        for number in range(50)
-    ]
-    groups = [{"name": f"g{number}", "cliqueNames": ["c1", "c2", "none"]} for number in range(9)]
-    template = {"cliques": cliques, "podCliqueScalingGroups": groups}
-    whole = {"metadata": {"name": "s", "annotations": noise}, "spec": {"template": template}}
-    made = trimmed(decode(json.dumps(whole).encode(), PodCliqueSet))
-    assert made.cliques[0].annotations == {"grove.io/mnnvl-enabled": "true"}
-    assert made.metadata.annotations is None
-    assert made.grouped() == {"c1": 0, "c2": 0}
-    assert sum(len(of.spec.pod_spec) for of in made.cliques) < 300_000
-    assert decode_pod(made.cliques[0].spec.pod_spec).containers is not None
-    with pytest.raises(BadObject, match="more than the 262144 bytes that are kept"):
-        decode_pod(made.cliques[-1].spec.pod_spec)
+    cliques = [clique(f"c{number}", annotations={**noise, **ON}) for number in range(50)]
+    groups = [group(f"g{number}", ["c1"], {**noise, **ON}) for number in range(9)]
+    whole = decoded_set(pcs("s", cliques, [*groups, group("h", ["c2"], noise)], {**noise, **ON}))
+    kept = asked(whole)
+    assert (kept.cliques, kept.metadata.annotations) == ([], ON)
+    assert [(of.name, of.annotations) for of in kept.groups] == [(f"g{i}", ON) for i in range(9)]

@@ -12,22 +12,16 @@ import msgspec
 from preflight_kube.text import shared
 from preflight_proto.printable import printable
 
-from preflight_mnnvl.api import names
-
 T = TypeVar("T")
 Key = tuple[str, str]
 """Namespace and name, mostly of a ComputeDomain."""
 Part = Literal["domain", "template", "claim"]
 """The ComputeDomain, the driver's claim template, and in `literal` mode the claim."""
-_READ: Final = (*names.KEYS, names.GROVE_MNNVL_GROUP)
 _SHOWN: Final = 120
 _MOST_OWNERS: Final = 64
 """Owners, and finalizers, of an object that are kept. A patch tests that the owners are those that
 were read: of an object with more it fails.
 """
-_MOST_PODS: Final = 256 * 1024
-"""Bytes of what is kept of the pods' templates of one set."""
-_TOO_LARGE: Final = msgspec.Raw(b'""')
 
 
 class _Object(msgspec.Struct, rename="camel", gc=False):
@@ -275,43 +269,12 @@ def decode(raw: bytes | bytearray | msgspec.Raw, type_: type[T]) -> T:
 
 def decode_pod(raw: bytes | msgspec.Raw) -> PodSpec:
     """A pod's template. Raises :class:`BadObject`, and nothing else."""
-    if raw == _TOO_LARGE:
-        raise BadObject(
-            f"the resources of its pods have more than the {_MOST_PODS} bytes that are kept of a PodCliqueSet"
-        )
     try:
         return _pod.decode(raw) or PodSpec()
     except RecursionError:
         raise BadObject("podSpec is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise BadObject(f"podSpec is none ({shown(str(error))})") from None
-
-
-def trimmed(set_: PodCliqueSet) -> PodCliqueSet:
-    """Cut a set to what is read of it and of its pods' templates.
-
-    Whole ones would take hundreds of megabytes, and text that is kept as it came keeps the whole
-    answer that it came in.
-    """
-    room = _MOST_PODS
-    for clique in set_.cliques:
-        raw = clique.spec.pod_spec
-        try:
-            pod = decode_pod(raw)
-            pod.affinity = None
-            kept = msgspec.Raw(msgspec.json.encode(pod))
-        except BadObject:
-            kept = raw.copy()
-        room -= len(kept)
-        clique.spec.pod_spec = kept if room >= 0 else _TOO_LARGE
-        clique.annotations = picked(clique.annotations, _READ)
-    left = {clique.name for clique in set_.cliques}
-    for group in set_.groups:  # a clique is of the first group that lists it
-        group.annotations = picked(group.annotations, _READ)
-        group.clique_names = [*(of := left.intersection(group.clique_names or ()))]
-        left -= of
-    set_.metadata = set_.metadata.only(annotations=_READ)
-    return set_
 
 
 def shown(text: str, most: int = _SHOWN) -> str:

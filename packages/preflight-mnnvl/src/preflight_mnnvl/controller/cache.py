@@ -6,7 +6,7 @@ A PodClique is kept as a member, or as one without its claim: its pod's template
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from preflight_kube.client.client import Client
@@ -19,17 +19,21 @@ from preflight_mnnvl.api import names
 from preflight_mnnvl.api.identity import set_of
 from preflight_mnnvl.api.types import (
     ComputeDomain,
-    Group,
     Key,
     Metadata,
     Part,
     PodClique,
     PodCliqueSet,
     PodGang,
-    picked,
 )
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.informers import ABSENT_RETRY, PLURALS, MnnvlInformers, ServedKind
+from preflight_mnnvl.controller.informers import (
+    ABSENT_RETRY,
+    PLURALS,
+    MnnvlInformers,
+    ServedKind,
+    asked,
+)
 from preflight_mnnvl.core import fabric, snapshot
 from preflight_mnnvl.core.reconcile import announced
 from preflight_mnnvl.core.snapshot import DomainMember, DomainView, Ignored, Wanted
@@ -38,7 +42,6 @@ from preflight_mnnvl.core.support import ClusterFacts
 __all__ = ["OVERLAY_TTL"]
 
 T = TypeVar("T")
-_ASKED: Final = (*names.KEYS, names.GROVE_MNNVL_GROUP)
 
 log = get_logger(__name__)
 
@@ -97,7 +100,7 @@ class MnnvlCache(MnnvlInformers):
             absent_retry=ABSENT_RETRY,
         )
         self.reflectors.append(self.cliques)
-        self.sets = self._grove("podcliquesets", PodCliqueSet, self._set, kept=_asked)
+        self.sets = self._grove("podcliquesets", PodCliqueSet, self._set, kept=asked)
         self.gangs = self._grove(
             "podgangs",
             PodGang,
@@ -329,18 +332,6 @@ def _named(part: ComputeDomain, label: str) -> tuple[str, ...]:
 
 def _brief(domain: ComputeDomain) -> ComputeDomain:
     return ComputeDomain(metadata=domain.metadata.only(names.READ_LABELS, (names.RECREATED,)))
-
-
-def _asked(set_: PodCliqueSet) -> PodCliqueSet:
-    """The annotations of a set's layers, and how many replicas it has."""
-    kept = PodCliqueSet(metadata=set_.metadata.only(annotations=_ASKED))
-    kept.spec.replicas = set_.spec.replicas
-    kept.spec.template.pod_clique_scaling_groups = [
-        Group(name=group.name, annotations=asked)
-        for group in set_.groups
-        if (asked := picked(group.annotations, _ASKED))
-    ]
-    return kept
 
 
 def _announced(gang: PodGang) -> PodGang:

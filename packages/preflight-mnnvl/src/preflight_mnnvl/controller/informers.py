@@ -13,12 +13,12 @@ from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import (
     ComputeDomain,
+    Group,
     Metadata,
     Part,
     PartialObjectMetadata,
     PodCliqueSet,
     picked,
-    trimmed,
 )
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core import support
@@ -31,6 +31,9 @@ PLURALS: Final[dict[Part, str]] = {
     "template": "resourceclaimtemplates",
     "claim": "resourceclaims",
 }
+
+ASKED: Final = (*names.KEYS, names.GROVE_MNNVL_GROUP)
+"""The annotations by which a set, a scaling group or a clique asks for the fabric."""
 
 T = TypeVar("T")
 
@@ -148,7 +151,7 @@ class AdmissionInformers(MnnvlInformers):
         driver = config.mode == "driver"
         self._domains = self._named("domain")
         self._taken = [self._domains, self._named("template" if driver else "claim")]
-        self._sets = self._grove("podcliquesets", PodCliqueSet, kept=trimmed)
+        self._sets = self._grove("podcliquesets", PodCliqueSet, kept=asked)
         self._class: ServedKind[PartialObjectMetadata] | None = (
             self._resource(
                 "deviceclasses",
@@ -202,3 +205,15 @@ def _fabric(node: PartialObjectMetadata) -> PartialObjectMetadata:
     meta = node.metadata
     labels = picked(meta.labels, (names.FABRIC_LABEL,))
     return PartialObjectMetadata(Metadata(name=meta.name, uid=meta.uid, labels=labels))
+
+
+def asked(set_: PodCliqueSet) -> PodCliqueSet:
+    """The annotations of a set's layers, and how many replicas it has."""
+    kept = PodCliqueSet(metadata=set_.metadata.only(annotations=ASKED))
+    kept.spec.replicas = set_.spec.replicas
+    kept.spec.template.pod_clique_scaling_groups = [
+        Group(name=group.name, annotations=annotations)
+        for group in set_.groups
+        if (annotations := picked(group.annotations, ASKED))
+    ]
+    return kept

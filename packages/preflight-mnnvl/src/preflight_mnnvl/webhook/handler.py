@@ -20,7 +20,7 @@ from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_proto.devices import requests_of
 
 from preflight_mnnvl.api.names import GROVE_GROUP, RESOURCE_GROUP, is_name
-from preflight_mnnvl.api.types import Metadata, PodCliqueSet, shown, trimmed
+from preflight_mnnvl.api.types import Metadata, PodCliqueSet, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core import validate_podcliqueset as sets
 from preflight_mnnvl.core.claims import ClaimRef
@@ -125,7 +125,7 @@ class Webhook:
         while (needs := (answer := self._answer(review, known)).needs) is not None:
             if needs.set_:
                 live = await self._set(review.namespace, needs.set_)
-                known = known._replace(set_=live and trimmed(live), has_set=True)
+                known = known._replace(set_=live, has_set=True)
             else:
                 classes = await self._classes(review.namespace, needs.claims, known.support)
                 known = known._replace(classes=classes)
