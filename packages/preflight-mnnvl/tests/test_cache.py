@@ -12,6 +12,7 @@ import pytest
 from cliques import DRIVER, Object, admit, container, group, patched, pcs, podclique
 from cliques import clique as a_clique
 from mirrored import Mirror
+from preflight_kube.runtime.cache import OVERLAY_TTL
 from preflight_mnnvl.api.types import (
     ComputeDomain,
     Metadata,
@@ -21,7 +22,7 @@ from preflight_mnnvl.api.types import (
     SetSpec,
 )
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.cache import OVERLAY_TTL, clique_key, gang_key, waiting
+from preflight_mnnvl.controller.cache import clique_key, gang_key, waiting
 from preflight_mnnvl.core.snapshot import lacks_claim
 
 ON = {"grove.io/mnnvl-enabled": "true"}

@@ -13,8 +13,9 @@ import pytest
 import yaml
 from cliques import DRIVER, Object, clique, group, pcs, support
 from grove_world import NOW, Cluster
+from preflight_kube.files.configfile import ConfigError
 from preflight_mnnvl.api.types import BadObject
-from preflight_mnnvl.config import Config, ConfigError, json_schema, parse
+from preflight_mnnvl.config import Config, json_schema, parse
 from preflight_mnnvl.report.explain import explain, text
 from preflight_mnnvl.report.show import Pod, show
 

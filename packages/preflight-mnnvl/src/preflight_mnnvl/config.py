@@ -10,8 +10,6 @@ from preflight_kube.files import schema
 from preflight_kube.files import yaml_document as document
 from preflight_kube.files.configfile import ConfigError
 
-__all__ = ["ConfigError"]
-
 Glob = Annotated[
     str,
     Meta(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from preflight_kube.client.client import Client
 from preflight_kube.logs import get_logger
-from preflight_kube.runtime.cache import OVERLAY_TTL, Cache
+from preflight_kube.runtime.cache import Cache
 from preflight_kube.runtime.indexes import namespaced_name
 from preflight_kube.runtime.reflector import Change
 
@@ -38,8 +38,6 @@ from preflight_mnnvl.core import fabric, snapshot
 from preflight_mnnvl.core.reconcile import announced
 from preflight_mnnvl.core.snapshot import DomainMember, DomainView, Ignored, Wanted
 from preflight_mnnvl.core.support import ClusterFacts
-
-__all__ = ["OVERLAY_TTL"]
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ import msgspec
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime import writes
+from preflight_kube.runtime.cache import OVERLAY_TTL
 from preflight_kube.runtime.controller import Controller as Reconciler
 from preflight_kube.runtime.event_recorder import EventRecorder
 from preflight_kube.runtime.lease import Leadership
@@ -24,7 +25,7 @@ from preflight_kube.runtime.workqueue import Queue
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import ComputeDomain, Key, Part, PodGang
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.cache import OVERLAY_TTL, MnnvlCache, gang_key, waiting
+from preflight_mnnvl.controller.cache import MnnvlCache, gang_key, waiting
 from preflight_mnnvl.controller.informers import PLURALS
 from preflight_mnnvl.core import reasons
 from preflight_mnnvl.core.reconcile import (
