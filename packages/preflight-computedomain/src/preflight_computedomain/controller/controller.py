@@ -24,16 +24,8 @@ from preflight_kube.runtime.retry import cause_of, for_good, terminating
 from preflight_kube.runtime.workqueue import Queue
 from preflight_kube.text import one_line
 
-from preflight_computedomain.api import names
-from preflight_computedomain.api.types import (
-    ClaimTemplate,
-    ComputeDomain,
-    Metadata,
-    Place,
-    Slice,
-    SliceSpec,
-    UsedClaim,
-)
+from preflight_computedomain.api import names, types
+from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Place, Slice, UsedClaim
 from preflight_computedomain.controller.apply import Applier, Blocked
 from preflight_computedomain.core import template
 from preflight_computedomain.core.reconcile import (
@@ -295,11 +287,13 @@ def _brief(claim: UsedClaim) -> UsedClaim:
 
 def _place_of(item: Slice) -> Slice:
     """The part of a slice that is kept: what it offers has been read."""
-    return Slice(metadata=_version(item.metadata), spec=SliceSpec(node_name=item.spec.node_name))
+    return Slice(
+        metadata=_version(item.metadata), spec=types.SliceSpec(node_name=item.spec.node_name)
+    )
 
 
-def _version(of: Metadata) -> Metadata:
-    return Metadata(name=of.name, uid=of.uid, resource_version=of.resource_version)
+def _version(of: types.Metadata) -> types.Metadata:
+    return types.Metadata(name=of.name, uid=of.uid, resource_version=of.resource_version)
 
 
 def _about(domain: ComputeDomain) -> dict[str, str]:

@@ -15,17 +15,9 @@ from preflight_kube.runtime.cache import Cache
 from preflight_kube.runtime.indexes import namespaced_name
 from preflight_kube.runtime.reflector import Change
 
-from preflight_mnnvl.api import names
+from preflight_mnnvl.api import names, types
 from preflight_mnnvl.api.identity import set_of
-from preflight_mnnvl.api.types import (
-    ComputeDomain,
-    Key,
-    Metadata,
-    Part,
-    PodClique,
-    PodCliqueSet,
-    PodGang,
-)
+from preflight_mnnvl.api.types import ComputeDomain, Key, Metadata, Part, PodClique, PodCliqueSet
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.informers import (
     ABSENT_RETRY,
@@ -101,7 +93,7 @@ class MnnvlCache(MnnvlInformers):
         self.sets = self._grove("podcliquesets", PodCliqueSet, self._set, kept=asked)
         self.gangs = self._grove(
             "podgangs",
-            PodGang,
+            types.PodGang,
             self._gang,
             kept=_announced,
             label=lambda it: (_label(it.metadata),),
@@ -176,7 +168,7 @@ class MnnvlCache(MnnvlInformers):
         for key in self._linked("set", meta):
             self._touch(key)
 
-    def _gang(self, change: Change[PodGang]) -> None:
+    def _gang(self, change: Change[types.PodGang]) -> None:
         meta = change.object.metadata
         for key in self._linked("gang", meta):
             self._touch(key)
@@ -268,11 +260,11 @@ class MnnvlCache(MnnvlInformers):
         """The PodCliqueSet of this name."""
         return self.sets.newest("name", f"{namespace}/{name}")
 
-    def gang(self, namespace: str, name: str) -> PodGang | None:
+    def gang(self, namespace: str, name: str) -> types.PodGang | None:
         """The PodGang of this name."""
         return self.gangs.newest("name", f"{namespace}/{name}")
 
-    def gangs_called(self, namespace: str, label: str) -> list[PodGang]:
+    def gangs_called(self, namespace: str, label: str) -> list[types.PodGang]:
         """The PodGangs whose name is this one as a label's value."""
         return self.gangs.by_index("label", f"{namespace}/{label}")
 
@@ -332,9 +324,9 @@ def _brief(domain: ComputeDomain) -> ComputeDomain:
     return ComputeDomain(metadata=domain.metadata.only(names.READ_LABELS, (names.RECREATED,)))
 
 
-def _announced(gang: PodGang) -> PodGang:
+def _announced(gang: types.PodGang) -> types.PodGang:
     """The annotations by which a PodGang speaks of its domains."""
-    return PodGang(metadata=gang.metadata.only(annotations=(names.ADOPTED, names.ONE_FABRIC)))
+    return types.PodGang(metadata=gang.metadata.only(annotations=(names.ADOPTED, names.ONE_FABRIC)))
 
 
 def _podclique(claim: fabric.PodClaim) -> tuple[str, ...]:

@@ -10,16 +10,8 @@ from preflight_kube.runtime.cache import Cache
 from preflight_kube.runtime.indexes import namespaced_name
 from preflight_kube.runtime.reflector import Change, Reflector
 
-from preflight_mnnvl.api import names
-from preflight_mnnvl.api.types import (
-    ComputeDomain,
-    Group,
-    Metadata,
-    Part,
-    PartialObjectMetadata,
-    PodCliqueSet,
-    picked,
-)
+from preflight_mnnvl.api import names, types
+from preflight_mnnvl.api.types import ComputeDomain, Metadata, Part, PodCliqueSet
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core import support
 from preflight_mnnvl.core.support import ClusterFacts, Support
@@ -71,10 +63,10 @@ class MnnvlInformers:
     def __init__(self, client: Client, config: Config) -> None:
         self._client, self._config = client, config
         self.reflectors: list[Reflector[Any]] = []
-        self._nodes: Cache[PartialObjectMetadata] = Cache(
+        self._nodes: Cache[types.PartialObjectMetadata] = Cache(
             client,
             "/api/v1/nodes",
-            PartialObjectMetadata,
+            types.PartialObjectMetadata,
             on_change=lambda change: self._node(change.object.metadata.name),
             kept=_fabric,
             params={"labelSelector": names.FABRIC_LABEL},
@@ -152,10 +144,10 @@ class AdmissionInformers(MnnvlInformers):
         self._domains = self._named("domain")
         self._taken = [self._domains, self._named("template" if driver else "claim")]
         self._sets = self._grove("podcliquesets", PodCliqueSet, kept=asked)
-        self._class: ServedKind[PartialObjectMetadata] | None = (
+        self._class: ServedKind[types.PartialObjectMetadata] | None = (
             self._resource(
                 "deviceclasses",
-                PartialObjectMetadata,
+                types.PartialObjectMetadata,
                 params={"fieldSelector": f"metadata.name={support.CHANNEL_CLASS}"},
                 indexes={"name": lambda it: (it.metadata.name,)},
             )
@@ -200,11 +192,11 @@ def _owned(part: ComputeDomain) -> ComputeDomain:
     return ComputeDomain(metadata=part.metadata.only(names.READ_LABELS))
 
 
-def _fabric(node: PartialObjectMetadata) -> PartialObjectMetadata:
+def _fabric(node: types.PartialObjectMetadata) -> types.PartialObjectMetadata:
     """The part of a node that says its fabric: no change is reported of anything else."""
     meta = node.metadata
-    labels = picked(meta.labels, (names.FABRIC_LABEL,))
-    return PartialObjectMetadata(Metadata(name=meta.name, uid=meta.uid, labels=labels))
+    labels = types.picked(meta.labels, (names.FABRIC_LABEL,))
+    return types.PartialObjectMetadata(Metadata(name=meta.name, uid=meta.uid, labels=labels))
 
 
 def asked(set_: PodCliqueSet) -> PodCliqueSet:
@@ -212,8 +204,8 @@ def asked(set_: PodCliqueSet) -> PodCliqueSet:
     kept = PodCliqueSet(metadata=set_.metadata.only(annotations=ASKED))
     kept.spec.replicas = set_.spec.replicas
     kept.spec.template.pod_clique_scaling_groups = [
-        Group(name=group.name, annotations=annotations)
+        types.Group(name=group.name, annotations=annotations)
         for group in set_.groups
-        if (annotations := picked(group.annotations, ASKED))
+        if (annotations := types.picked(group.annotations, ASKED))
     ]
     return kept

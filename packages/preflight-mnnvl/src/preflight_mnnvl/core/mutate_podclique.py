@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from preflight_kube.api.jsonpatch import Operation, add, pointer, remove
 
-from preflight_mnnvl.api import names
+from preflight_mnnvl.api import names, types
 from preflight_mnnvl.api.annotations import (
     CLASS_WITHOUT_EFFECT,
     VERSION,
@@ -30,18 +30,7 @@ from preflight_mnnvl.api.annotations import (
     write_decision,
 )
 from preflight_mnnvl.api.identity import CliqueRefused, gang_of, identify, of_another, set_of
-from preflight_mnnvl.api.types import (
-    BadObject,
-    Container,
-    ContainerPlace,
-    Metadata,
-    PodClique,
-    PodCliqueSet,
-    PodSpec,
-    decode,
-    decode_pod,
-    shown,
-)
+from preflight_mnnvl.api.types import Metadata, PodClique, PodCliqueSet, PodSpec, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core import claims
 from preflight_mnnvl.core.claims import ClaimRef
@@ -112,7 +101,7 @@ def decide(
     """The answer; never raises. ``mirrored``: by name, sets that need no lookup."""
     meta = None
     try:
-        clique = decode(review.object, PodClique)
+        clique = types.decode(review.object, PodClique)
         meta = clique.metadata
         if meta.going:
             return ReviewAnswer("going")
@@ -120,10 +109,10 @@ def decide(
         if set_ is not None and not known.has_set and not of_another(meta, set_.metadata):
             known = known._replace(set_=set_, has_set=True)
         if review.operation == "UPDATE":
-            old = decode(review.old or b"{}", PodClique)
+            old = types.decode(review.old or b"{}", PodClique)
             return _update(clique, old, config, known, int(review.now))
         return _create(clique, config, known)
-    except BadObject as error:
+    except types.BadObject as error:
         return ReviewAnswer("denied", f"{_called(review, meta)}: {error}; correct it.")
     except (CliqueRefused, Newer) as error:
         return ReviewAnswer("denied", f"{_called(review, meta)}: {error}.")
@@ -152,7 +141,7 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
     if not wish.enabled:
         warned = (warning,) if warning else ()
         return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=warned)
-    pod = decode_pod(clique.spec.pod_spec)
+    pod = types.decode_pod(clique.spec.pod_spec)
     if (answer := _lookups(pod, known)) is not None:
         return answer
     classes = known.classes or {}
@@ -185,7 +174,7 @@ def _lookups(
     if not refs or known.classes is not None:
         return None
     if stored is not None:
-        refs -= {*claims.claim_refs(decode_pod(stored.spec.pod_spec)).values()}
+        refs -= {*claims.claim_refs(types.decode_pod(stored.spec.pod_spec)).values()}
     if len(refs) > MOST_LOOKUPS:
         raise CliqueRefused(
             f"its pods name {len(refs)} resource claims and templates, more than the {MOST_LOOKUPS} that are looked up; name fewer, or remove {names.ENABLED}"
@@ -231,7 +220,7 @@ def _update(
     decision = read_decision(old.annotation(names.DECISION))
     if decision is None:
         return _undecided(clique, config, known, now)
-    pod = decode_pod(clique.spec.pod_spec)
+    pod = types.decode_pod(clique.spec.pod_spec)
     own = meta.annotation(names.GROVE_MNNVL_GROUP)
     claims.refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
     claims.refuse_claims(pod, pod_claim(decision), known.classes or {})
@@ -294,7 +283,7 @@ def _patch(
     pod: PodSpec,
     decision: MnnvlDecision,
     *,
-    used: list[ContainerPlace],
+    used: list[types.ContainerPlace],
     keys: Mapping[str, str],
     without: Collection[str] = (),
 ) -> tuple[Operation, ...]:
@@ -314,8 +303,8 @@ def _undecided(clique: PodClique, config: Config, known: ClusterView, now: int) 
     wish = fabric_request(meta, known.set_, config.mode)
     # Where none can be had, one that is made anew has none either.
     if wish.enabled and known.support.state not in {"unsupported", "off"}:
-        with suppress(BadObject, CliqueRefused):  # nothing is refused that was stored before
-            pod = decode_pod(clique.spec.pod_spec)
+        with suppress(types.BadObject, CliqueRefused):  # nothing is refused that was stored before
+            pod = types.decode_pod(clique.spec.pod_spec)
             if claims.places(pod, config.gpu_resources, ()):
                 # Some of its pods would join a domain, and those that run would not.
                 late = "asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one"
@@ -358,7 +347,7 @@ _FABRIC = (
 
 
 def inject(
-    pod: PodSpec, entry: Mapping[str, str], gpus: Sequence[ContainerPlace], *, fabric: bool
+    pod: PodSpec, entry: Mapping[str, str], gpus: Sequence[types.ContainerPlace], *, fabric: bool
 ) -> list[Operation]:
     """Our claim in the pod and in the containers ``gpus``; ``fabric``: on nodes of a fabric."""
     patch = _claims(f"{_ROOT}/resourceClaims", pod.resource_claims, [dict(entry)] if gpus else [])
@@ -381,7 +370,7 @@ def annotate(
     ]
 
 
-def _use(path: str, container: Container, *, uses: bool) -> list[Operation]:
+def _use(path: str, container: types.Container, *, uses: bool) -> list[Operation]:
     ours = [{"name": names.CLAIM}] if uses else []
     if container.resources is None:
         return [add(path, {"claims": ours})] if ours else []
