@@ -110,8 +110,8 @@ def decide(
             known = known._replace(set_=set_, has_set=True)
         if review.operation == "UPDATE":
             old = types.decode(review.old or b"{}", PodClique)
-            return _update(clique, old, config, known, int(review.now))
-        return _create(clique, config, known)
+            return _Admission(meta, config, known).update(clique, old, int(review.now))
+        return _Admission(meta, config, known).create(clique)
     except types.BadObject as error:
         return ReviewAnswer("denied", f"{_called(review, meta)}: {error}; correct it.")
     except (CliqueRefused, Newer) as error:
@@ -131,106 +131,181 @@ class _Unsupported(Exception):
     pass
 
 
-def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnswer:
-    meta = clique.metadata
-    owner = set_of(meta)
-    if owner and not known.has_set:
-        return ReviewAnswer("needs", needs=Needs(owner))
-    wish = fabric_request(meta, known.set_, config.mode)
-    warning = odd(wish.keys.get(names.ENABLED))
-    if not wish.enabled:
-        warned = (warning,) if warning else ()
-        return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=warned)
-    pod = types.decode_pod(clique.spec.pod_spec)
-    if (answer := _lookups(pod, known)) is not None:
-        return answer
-    classes = known.classes or {}
-    of_gpus = claims.gpu_claims(pod, classes, config.gpu_device_classes)
-    used = claims.places(pod, config.gpu_resources, of_gpus)
-    if not used:
-        _refuse_unknown(pod, classes)
-        own = (meta.annotations or {}).get(names.ENABLED) == "true"
-        warned = (claims.without_gpus(config),) if own else ()
-        return ReviewAnswer("no-gpu", patch=_unmarked(meta), warnings=warned)
-    claims.refuse_group(wish.group)
-    if not known.support.ok:
-        if config.on_unsupported == "deny":
-            raise _Unsupported(known.support.why)
-        without = f"{known.support.why}; its pods get no claim"
-        return ReviewAnswer("unsupported", patch=_unmarked(meta), warnings=(without,))
-    decision = _decision(meta, pod, wish, known, config, of_gpus=of_gpus)
-    patch = _patch(meta, pod, decision, used=used, keys=wish.keys)
-    notes = known.support.warnings
-    if config.mode == "driver" and names.DEVICE_CLASS in wish.keys:
-        notes = (*notes, CLASS_WITHOUT_EFFECT)
-    return ReviewAnswer("injected" if patch else "unchanged", "", patch, notes, decision)
+class _Admission(NamedTuple):
+    """One PodClique, the configuration, and what is known of the cluster."""
 
+    meta: Metadata
+    config: Config
+    known: ClusterView
 
-def _lookups(
-    pod: PodSpec, known: ClusterView, stored: PodClique | None = None
-) -> ReviewAnswer | None:
-    """Ask what a pod's own claims are; not of those that the ``stored`` one has."""
-    refs = {ref for entry, ref in claims.claim_refs(pod).items() if entry != names.CLAIM}
-    if not refs or known.classes is not None:
-        return None
-    if stored is not None:
-        refs -= {*claims.claim_refs(types.decode_pod(stored.spec.pod_spec)).values()}
-    if len(refs) > MOST_LOOKUPS:
-        raise CliqueRefused(
-            f"its pods name {len(refs)} resource claims and templates, more than the {MOST_LOOKUPS} that are looked up; name fewer, or remove {names.ENABLED}"
+    def create(self, clique: PodClique) -> ReviewAnswer:
+        """Decide what it carries for life."""
+        meta, config, known = self
+        owner = set_of(meta)
+        if owner and not known.has_set:
+            return ReviewAnswer("needs", needs=Needs(owner))
+        wish = fabric_request(meta, known.set_, config.mode)
+        warning = odd(wish.keys.get(names.ENABLED))
+        if not wish.enabled:
+            warned = (warning,) if warning else ()
+            return ReviewAnswer("not-enabled", patch=self._unmarked(), warnings=warned)
+        pod = types.decode_pod(clique.spec.pod_spec)
+        if (answer := self._lookups(pod)) is not None:
+            return answer
+        classes = known.classes or {}
+        of_gpus = claims.gpu_claims(pod, classes, config.gpu_device_classes)
+        used = claims.places(pod, config.gpu_resources, of_gpus)
+        if not used:
+            _refuse_unknown(pod, classes)
+            own = (meta.annotations or {}).get(names.ENABLED) == "true"
+            warned = (claims.without_gpus(config),) if own else ()
+            return ReviewAnswer("no-gpu", patch=self._unmarked(), warnings=warned)
+        claims.refuse_group(wish.group)
+        if not known.support.ok:
+            if config.on_unsupported == "deny":
+                raise _Unsupported(known.support.why)
+            without = f"{known.support.why}; its pods get no claim"
+            return ReviewAnswer("unsupported", patch=self._unmarked(), warnings=(without,))
+        decision = self._decision(pod, wish, of_gpus)
+        patch = self._patch(pod, decision, used=used, keys=wish.keys)
+        notes = known.support.warnings
+        if config.mode == "driver" and names.DEVICE_CLASS in wish.keys:
+            notes = (*notes, CLASS_WITHOUT_EFFECT)
+        return ReviewAnswer("injected" if patch else "unchanged", "", patch, notes, decision)
+
+    def _lookups(self, pod: PodSpec, stored: PodClique | None = None) -> ReviewAnswer | None:
+        """Ask what a pod's own claims are; not of those that the ``stored`` one has."""
+        refs = {ref for entry, ref in claims.claim_refs(pod).items() if entry != names.CLAIM}
+        if not refs or self.known.classes is not None:
+            return None
+        if stored is not None:
+            refs -= {*claims.claim_refs(types.decode_pod(stored.spec.pod_spec)).values()}
+        if len(refs) > MOST_LOOKUPS:
+            raise CliqueRefused(
+                f"its pods name {len(refs)} resource claims and templates, more than the {MOST_LOOKUPS} that are looked up; name fewer, or remove {names.ENABLED}"
+            )
+        return ReviewAnswer("needs", needs=Needs("", tuple(sorted(refs)))) if refs else None
+
+    def _decision(
+        self, pod: PodSpec, wish: FabricRequest, of_gpus: tuple[str, ...] = (), restored: int = 0
+    ) -> MnnvlDecision:
+        """Whose domain it gets, unless something stands in the way of that, or of its claim."""
+        meta, config, known = self
+        identity, literal = identify(meta, wish.scope), config.mode == "literal"
+        domain = self._named(domain_of(identity, wish.scope))
+        self._refuse_taken(domain)
+        decision = MnnvlDecision(
+            v=VERSION,
+            mode=config.mode,
+            scope=domain.scope,
+            cd=domain.name,
+            claim=domain.claim,
+            gang=gang_of(identity, domain.scope),
+            placement="any" if literal else config.placement,
+            device_class=wish.device_class if literal else names.DEFAULT_DEVICE_CLASS,
+            gpu_claims=of_gpus,
+            restored=restored,
         )
-    return ReviewAnswer("needs", needs=Needs("", tuple(sorted(refs)))) if refs else None
+        claims.refuse_claims(pod, pod_claim(decision), known.classes or {})
+        return decision
 
+    def _named(self, domain: Domain) -> Domain:
+        """A domain that lives under its name of the release before keeps it."""
+        if not domain.indexed:
+            return domain  # its names were the same
+        earlier = domain._replace(earlier=True)
+        there = self.known.taken(earlier.name)
+        mine = there is not None and not other_identity(there.labels, earlier, self.config.instance)
+        return earlier if mine else domain
 
-def _decision(
-    meta: Metadata,
-    pod: PodSpec,
-    wish: FabricRequest,
-    known: ClusterView,
-    config: Config,
-    *,
-    of_gpus: tuple[str, ...] = (),
-    restored: int = 0,
-) -> MnnvlDecision:
-    """Whose domain it gets, unless something stands in the way of that, or of its claim."""
-    identity = identify(meta, wish.scope)
-    domain = _named(domain_of(identity, wish.scope), known, config)
-    _refuse_taken(domain, known, config)
-    decision = MnnvlDecision(
-        v=VERSION,
-        mode=config.mode,
-        scope=domain.scope,
-        cd=domain.name,
-        claim=domain.claim,
-        gang=gang_of(identity, domain.scope),
-        placement=config.placement if config.mode == "driver" else "any",
-        device_class=wish.device_class if config.mode == "literal" else names.DEFAULT_DEVICE_CLASS,
-        gpu_claims=of_gpus,
-        restored=restored,
-    )
-    claims.refuse_claims(pod, pod_claim(decision), known.classes or {})
-    return decision
+    def _refuse_taken(self, domain: Domain) -> None:
+        claim = "ResourceClaimTemplate" if self.config.mode == "driver" else "ResourceClaim"
+        for kind, name in (("ComputeDomain", domain.name), (claim, domain.claim)):
+            there = self.known.taken(name)
+            if there is not None and (whose := self._whose(kind, there, domain)):
+                raise CliqueRefused(
+                    f"the {kind} {shown(name)} exists and {whose}{owned_by(there)}; delete or rename it"
+                )
 
+    def _whose(self, kind: str, there: Metadata, domain: Domain) -> str:
+        """Whose an object under our name is; empty for ours. A template has a label of the driver,
+        which makes it: with a uid that is not mirrored yet it may be ours.
+        """
+        if kind != "ResourceClaimTemplate":
+            return other_identity(there.labels, domain, self.config.instance)
+        if (uid := there.label(names.TEMPLATE_OF)) is None:
+            return f"does not carry the uid of the ComputeDomain {domain.name}"
+        if (ours := self.known.taken(domain.name)) is not None:
+            return "" if uid == ours.uid else "carries the uid of another ComputeDomain"
+        other = self.known.taken(uid)
+        return f"is of the ComputeDomain {shown(other.name)}" if other is not None else ""
 
-def _update(
-    clique: PodClique, stored: PodClique, config: Config, known: ClusterView, now: int
-) -> ReviewAnswer:
-    """Repeat what the stored object carries, and look up no claims but new ones."""
-    meta, old = clique.metadata, stored.metadata
-    decision = read_decision(old.annotation(names.DECISION))
-    if decision is None:
-        return _undecided(clique, config, known, now)
-    pod = types.decode_pod(clique.spec.pod_spec)
-    own = meta.annotation(names.GROVE_MNNVL_GROUP)
-    claims.refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
-    claims.refuse_claims(pod, pod_claim(decision), known.classes or {})
-    if (answer := _lookups(pod, known, stored)) is not None:
-        return answer
-    used = claims.places(pod, config.gpu_resources, decision.gpu_claims)
-    keys = {key: value for key in names.KEYS if (value := old.annotation(key)) is not None}
-    without = [key for key in names.KEYS if key not in keys]
-    patch = _patch(meta, pod, decision, used=used, keys=keys, without=without)
-    return ReviewAnswer("injected" if patch else "unchanged", "", patch, (), decision)
+    def update(self, clique: PodClique, stored: PodClique, now: int) -> ReviewAnswer:
+        """Repeat what the stored object carries, and look up no claims but new ones."""
+        meta, config, known = self
+        old = stored.metadata
+        decision = read_decision(old.annotation(names.DECISION))
+        if decision is None:
+            return self._undecided(clique, now)
+        pod = types.decode_pod(clique.spec.pod_spec)
+        own = meta.annotation(names.GROVE_MNNVL_GROUP)
+        claims.refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
+        claims.refuse_claims(pod, pod_claim(decision), known.classes or {})
+        if (answer := self._lookups(pod, stored)) is not None:
+            return answer
+        used = claims.places(pod, config.gpu_resources, decision.gpu_claims)
+        keys = {key: value for key in names.KEYS if (value := old.annotation(key)) is not None}
+        without = [key for key in names.KEYS if key not in keys]
+        patch = self._patch(pod, decision, used=used, keys=keys, without=without)
+        return ReviewAnswer("injected" if patch else "unchanged", "", patch, (), decision)
+
+    def _undecided(self, clique: PodClique, now: int) -> ReviewAnswer:
+        """Leave what has no decision without, unless its living domain proves that it had one."""
+        (meta, config, known), warned = self, tuple[str, ...]()
+        wish = fabric_request(meta, known.set_, config.mode)
+        # Where none can be had, one that is made anew has none either.
+        if wish.enabled and known.support.state not in {"unsupported", "off"}:
+            # Nothing is refused that was stored before.
+            with suppress(types.BadObject, CliqueRefused):
+                pod = types.decode_pod(clique.spec.pod_spec)
+                if claims.places(pod, config.gpu_resources, ()):
+                    # Some of its pods would join a domain, and those that run would not.
+                    late = "asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one"
+                    warned = (f"PodClique {shown(meta.name)} {late}",)
+                if (answer := self._restored(pod, wish, now)) is not None:
+                    return answer
+        return ReviewAnswer("not-enabled", patch=self._unmarked(), warnings=warned)
+
+    def _restored(self, pod: PodSpec, wish: FabricRequest, now: int) -> ReviewAnswer | None:
+        """Grove writes a decision away where no webhook answers; the domain is its second copy."""
+        meta, config, known = self
+        if known.set_ is None or wish.group is not None or not known.support.ok:
+            return None
+        used = claims.places(pod, config.gpu_resources, ())
+        decision = self._decision(pod, wish, restored=now)
+        there = known.taken(decision.cd)
+        if not used or there is None or there.going:
+            return None
+        patch = self._patch(pod, decision, used=used, keys=wish.keys)
+        warning = f"PodClique {shown(meta.name)} had lost its claim, and has it again, as its domain {shown(decision.cd)} lives; restart those of its pods that were made without it"
+        return ReviewAnswer("injected", "", patch, (warning,), decision)
+
+    def _patch(
+        self,
+        pod: PodSpec,
+        decision: MnnvlDecision,
+        *,
+        used: list[types.ContainerPlace],
+        keys: Mapping[str, str],
+        without: Collection[str] = (),
+    ) -> tuple[Operation, ...]:
+        operations = inject(pod, pod_claim(decision), used, fabric=decision.placement == "fabric")
+        wanted = {**keys, names.DECISION: write_decision(decision)}
+        return (*operations, *annotate(self.meta.annotations, wanted, without))
+
+    def _unmarked(self) -> tuple[Operation, ...]:
+        """A decision that a template brought along must go: the controller would follow it."""
+        return tuple(annotate(self.meta.annotations, {}, (names.DECISION,)))
 
 
 def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -> None:
@@ -242,98 +317,6 @@ def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -
                 f'its claim "{shown(name, 63)}" names the {ref.kind} {shown(ref.name)}, which does not exist, and may be the one that gives it GPUs; '
                 "create that first"
             )
-
-
-def _named(domain: Domain, known: ClusterView, config: Config) -> Domain:
-    """A domain that lives under its name of the release before keeps it."""
-    if not domain.indexed:
-        return domain  # its names were the same
-    earlier = domain._replace(earlier=True)
-    there = known.taken(earlier.name)
-    mine = there is not None and not other_identity(there.labels, earlier, config.instance)
-    return earlier if mine else domain
-
-
-def _refuse_taken(domain: Domain, known: ClusterView, config: Config) -> None:
-    claim = "ResourceClaimTemplate" if config.mode == "driver" else "ResourceClaim"
-    for kind, name in (("ComputeDomain", domain.name), (claim, domain.claim)):
-        there = known.taken(name)
-        if there is not None and (whose := _whose(kind, there, domain, known, config)):
-            raise CliqueRefused(
-                f"the {kind} {shown(name)} exists and {whose}{owned_by(there)}; delete or rename it"
-            )
-
-
-def _whose(kind: str, there: Metadata, domain: Domain, known: ClusterView, config: Config) -> str:
-    """Whose an object under our name is; empty for ours. A template has a label of the driver's,
-    which makes it: with a uid that is not mirrored yet it may be ours.
-    """
-    if kind != "ResourceClaimTemplate":
-        return other_identity(there.labels, domain, config.instance)
-    if (uid := there.label(names.TEMPLATE_OF)) is None:
-        return f"does not carry the uid of the ComputeDomain {domain.name}"
-    if (ours := known.taken(domain.name)) is not None:
-        return "" if uid == ours.uid else "carries the uid of another ComputeDomain"
-    other = known.taken(uid)
-    return f"is of the ComputeDomain {shown(other.name)}" if other is not None else ""
-
-
-def _patch(
-    meta: Metadata,
-    pod: PodSpec,
-    decision: MnnvlDecision,
-    *,
-    used: list[types.ContainerPlace],
-    keys: Mapping[str, str],
-    without: Collection[str] = (),
-) -> tuple[Operation, ...]:
-    operations = inject(pod, pod_claim(decision), used, fabric=decision.placement == "fabric")
-    wanted = {**keys, names.DECISION: write_decision(decision)}
-    return (*operations, *annotate(meta.annotations, wanted, without))
-
-
-def _unmarked(meta: Metadata) -> tuple[Operation, ...]:
-    """A decision that a template brought along must go: the controller would make what it says."""
-    return tuple(annotate(meta.annotations, {}, (names.DECISION,)))
-
-
-def _undecided(clique: PodClique, config: Config, known: ClusterView, now: int) -> ReviewAnswer:
-    """Leave what carries no decision without, unless its living domain proves that it had one."""
-    meta, warned = clique.metadata, tuple[str, ...]()
-    wish = fabric_request(meta, known.set_, config.mode)
-    # Where none can be had, one that is made anew has none either.
-    if wish.enabled and known.support.state not in {"unsupported", "off"}:
-        with suppress(types.BadObject, CliqueRefused):  # nothing is refused that was stored before
-            pod = types.decode_pod(clique.spec.pod_spec)
-            if claims.places(pod, config.gpu_resources, ()):
-                # Some of its pods would join a domain, and those that run would not.
-                late = "asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one"
-                warned = (f"PodClique {shown(meta.name)} {late}",)
-            if (answer := _restored(meta, pod, wish, known, config, now=now)) is not None:
-                return answer
-    return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=warned)
-
-
-def _restored(
-    meta: Metadata,
-    pod: PodSpec,
-    wish: FabricRequest,
-    known: ClusterView,
-    config: Config,
-    *,
-    now: int,
-) -> ReviewAnswer | None:
-    """Grove writes a decision away where no webhook answers; the domain is its second copy."""
-    if known.set_ is None or wish.group is not None or not known.support.ok:
-        return None
-    used = claims.places(pod, config.gpu_resources, ())
-    decision = _decision(meta, pod, wish, known, config, restored=now)
-    there = known.taken(decision.cd)
-    if not used or there is None or there.going:
-        return None
-    patch = _patch(meta, pod, decision, used=used, keys=wish.keys)
-    warning = f"PodClique {shown(meta.name)} had lost its claim, and has it again, as its domain {shown(decision.cd)} lives; restart those of its pods that were made without it"
-    return ReviewAnswer("injected", "", patch, (warning,), decision)
 
 
 # --- the claim in a pod's template, as a JSONPatch on what is there; a second one is empty
