@@ -17,7 +17,6 @@ from preflight_proto.stamp import (
     configmap_name,
     encode_stamp,
     gang_hash,
-    naming_source,
 )
 
 NS = "training"
@@ -73,7 +72,7 @@ def pod_json(
     status |= {"conditions": conditions or [], "startTime": started}
     if ip:
         status["podIP"] = ip
-    labels = {names.GANG_LABEL: gang_hash(NS, it.id, naming_source(it))}
+    labels = {names.GANG_LABEL: gang_hash(NS, it.id, it.source)}
     if it.takes_part:
         labels[names.CHECKED_LABEL] = "true"
     return {

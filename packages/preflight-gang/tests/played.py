@@ -106,22 +106,21 @@ class Cluster:
         stamp: str | None = None,
         about: str | None = None,
         spec: Json | None = None,
-        v: int = VERSION,
         **metadata: Any,
     ) -> str:
         """Create a pod as the webhook leaves it, bound to ``node`` at once; its uid. ``stamp``: in
-        place of a true one. ``v``: the version of the stamp."""
+        place of a true one."""
         it = Stamp(
-            v=v,
+            v=VERSION,
             id=gang,
             source=source,
             object=about,
-            config_map=configmap_name(self.namespace, gang, source if v > 1 else ""),
+            config_map=configmap_name(self.namespace, gang, source),
             takes_part=takes_part,
             size=size,
         )
         annotations = {names.GANG_ANNOTATION: stamp if stamp is not None else encode_stamp(it)}
-        labels = {names.GANG_LABEL: gang_hash(self.namespace, gang, source if v > 1 else "")}
+        labels = {names.GANG_LABEL: gang_hash(self.namespace, gang, source)}
         checks: list[Json] = []
         volumes: list[Json] = []
         if takes_part:

@@ -1,6 +1,4 @@
-"""The source is part of what a gang is: two sources may give two gangs one name, and an upgrade
-changes no gang that is there.
-"""
+"""The source is part of what a gang is: two sources may give two gangs one name."""
 
 from __future__ import annotations
 
@@ -41,49 +39,6 @@ async def test_gangs_of_two_sources_with_one_name_do_not_wait_for_each_other(
         found = await cluster.config_map("train", source)
         assert f"{source}-0:10.0.0." in found["data"]["peers"]
         assert found["metadata"]["annotations"][names.PREFIX + "gang-source"] == source
-
-
-async def test_a_gang_that_is_admitted_while_the_webhook_is_upgraded_is_one_gang(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await cluster.admit("pod-0", v=1)
-    await cluster.admit("pod-1")
-    await cluster.address("pod-0", "10.0.0.1")
-    await cluster.address("pod-1", "10.0.0.2")
-    await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
-    await until(
-        lambda: "preflight-job-1" in cluster.config_maps,
-        "its record has the name that its first pod mounts",
-    )
-    assert "preflight-job-1.labels" not in cluster.config_maps
-
-
-async def test_a_record_goes_on_under_its_name_when_those_stamped_before_the_upgrade_have_gone(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await cluster.pair(v=1)
-    await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
-    for name in ("pod-0", "pod-1"):
-        await cluster.delete(name)
-    await cluster.pair(ips=("10.0.0.3", "10.0.0.4"))
-    await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
-    await until(
-        lambda: cluster.config_maps["preflight-job-1"]["data"]["generation"] == "2",
-        "the second generation",
-    )
-    assert "preflight-job-1.labels" not in cluster.config_maps
-
-
-async def test_two_gangs_that_were_stamped_with_one_name_are_told_apart(
-    cluster: Cluster, leading: Leading
-) -> None:
-    for name in (*LABELS, *QUEUE):
-        await cluster.admit(name, gang="train", source=name.partition("-")[0], v=1)
-    for number, name in enumerate((*LABELS, *QUEUE)):
-        await cluster.address(name, f"10.0.0.{number + 1}")
-    rosters = await cluster.answered("sealed", *LABELS, *QUEUE, generation=1)
-    assert {r.nnodes for r in rosters} == {2}
-    assert len({r.token for r in rosters}) == 2
 
 
 async def test_show_names_each_of_two_gangs_with_one_name(

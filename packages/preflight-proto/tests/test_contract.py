@@ -38,7 +38,6 @@ from preflight_proto.stamp import (
     encode_stamp,
     gang_hash,
     gang_id,
-    naming_source,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -113,8 +112,6 @@ def test_a_successor_is_another_member(rank: int) -> None:
 
 def test_golden_documents_read_back() -> None:
     assert decode_stamp((GOLDEN / "v2/stamp.json").read_text()) == STAMP
-    before = decode_stamp((GOLDEN / "v1/stamp.json").read_text())
-    assert before.config_map == configmap_name("ml", before.id, naming_source(before))
     assert decode_roster((GOLDEN / "v1/roster-wait.json").read_text()) == WAIT
     assert decode_roster((GOLDEN / "v1/roster-sealed.json").read_text()) == SEALED
     assert from_termination("nccl-loopback", (GOLDEN / "v1/result.json").read_text(), 1) == RESULT
@@ -209,16 +206,6 @@ def test_a_plain_id_of_kubernetes_own_gangs_keeps_the_name_of_the_adr() -> None:
 )
 def test_the_name_of_any_other_gang_says_its_source(source: str, name: str) -> None:
     assert configmap_name("ns", "train", source) == f"preflight-train.{name}"
-
-
-def test_a_stamp_of_version_1_means_the_names_of_its_time() -> None:
-    stamp = decode_stamp(
-        b'{"v":1,"id":"train","source":"labels","config_map":"preflight-train","takes_part":true}'
-    )
-    assert naming_source(stamp) == ""
-    assert configmap_name("ns", "train", "") == "preflight-train"
-    assert gang_hash("ns", "train", "") == "30507db764687818"
-    assert naming_source(STAMP) == "labels"
 
 
 @pytest.mark.parametrize("source", ["", "../../secrets", "a:b", "labels\n", "x" * 51])

@@ -17,9 +17,6 @@ from .names import GANG_CONFIGMAP_PREFIX
 __all__ = ["ContractError"]
 
 VERSION: Final = 2
-"""1 named gangs by their raw ids alone: the source was not part of :func:`gang_hash` and
-:func:`configmap_name`.
-"""
 NATIVE: Final = "schedulingGroup"
 """The source whose ConfigMaps have ADR-026's plain names, ``preflight-<gangID>``: Kubernetes' own,
 which ADR-026 has as the default.
@@ -57,25 +54,14 @@ def gang_id(source: str, raw_id: str) -> str:
     return f"{source}:{raw_id}"
 
 
-def naming_source(stamp: Stamp) -> str:
-    """The source as :func:`gang_hash` and :func:`configmap_name` want it for this stamp: empty for
-    one of version 1.
-    """
-    return stamp.source if stamp.v > 1 else ""
-
-
 def gang_hash(namespace: str, raw_id: str, source: str) -> str:
-    """The value of the gang label: stable, short, and different for ids that sanitise alike.
-    ``source``: empty in stamps of version 1.
-    """
-    whole = f"{namespace}\0{raw_id}\0{source}" if source else f"{namespace}\0{raw_id}"
-    return hashlib.sha256(whole.encode()).hexdigest()[:16]
+    """The value of the gang label: stable, short, and different for ids that sanitise alike."""
+    return hashlib.sha256(f"{namespace}\0{raw_id}\0{source}".encode()).hexdigest()[:16]
 
 
 def configmap_name(namespace: str, raw_id: str, source: str) -> str:
     """``preflight-<gangID>`` for gangs by :data:`NATIVE`, ``preflight-<gangID>.<source>`` for
-    others; as the first also where ``source`` is empty (stamps of version 1). An id that is not a
-    DNS label as it stands, or is too long, carries its hash.
+    others. An id that is not a DNS label as it stands, or is too long, carries its hash.
 
     Two different gangs of one namespace never share a name: no id is written with a dot, a source
     has no hyphen of its own, and a name that was changed to fit ends in ``-`` and ten hexadecimal
@@ -84,7 +70,7 @@ def configmap_name(namespace: str, raw_id: str, source: str) -> str:
     plain = GANG_CONFIGMAP_PREFIX + raw_id
     end = (
         ""
-        if source in {"", NATIVE}
+        if source == NATIVE
         else "." + re.sub("[A-Z]", lambda match: "-" + match[0].lower(), source)
     )
     fits = _LABEL.fullmatch(raw_id) and len(plain + end) <= _MAX_NAME

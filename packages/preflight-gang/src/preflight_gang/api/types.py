@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 from preflight_kube.api.node_health import NodeCondition, speaks_against
 from preflight_proto import names
-from preflight_proto.stamp import configmap_name
+from preflight_proto.stamp import configmap_name, gang_id
 
 GANG_ID_ANNOTATION: Final = names.PREFIX + "gang-id"
 GANG_SOURCE_ANNOTATION: Final = names.PREFIX + "gang-source"
-"""On a gang's ConfigMap: the raw id, and the source, which version 1 had not, of its name."""
+"""On a gang's ConfigMap: the raw id and the source, from which its name follows."""
 POD_GROUP_ANNOTATION: Final = "pod-group-name"
 """What KAI writes after admission: the PodGroup of a gang by owner, which keeps its name."""
 
@@ -297,18 +297,14 @@ class ConfigMap(_Object, frozen=True, kw_only=True):
             put(self, field, {key: kept[key] for key in _RECORD if key in kept} if ours else {})
 
     @property
-    def gang(self) -> tuple[str, str] | None:
-        """(source, raw id) of the gang whose ConfigMap this is, if its name follows from them.
-
-        The source is empty where it does not say it.
-        """
+    def gang(self) -> str | None:
+        """The gang (:func:`gang_id`) whose ConfigMap this is, if its name follows from that."""
         about = self.metadata
-        raw = about.annotations.get(GANG_ID_ANNOTATION)
+        raw = about.annotations.get(GANG_ID_ANNOTATION, "")
         source = about.annotations.get(GANG_SOURCE_ANNOTATION, "")
-        if raw is None or not about.name.startswith(names.GANG_CONFIGMAP_PREFIX):
+        if about.name != configmap_name(about.namespace, raw, source):
             return None
-        expected = (configmap_name(about.namespace, raw, by) for by in dict.fromkeys((source, "")))
-        return (source, raw) if about.name in expected else None
+        return gang_id(source, raw)
 
 
 _RECORD: Final = ("generation", "members")

@@ -45,11 +45,11 @@ from preflight_gang.controller.overrides import OverrideController
 from preflight_gang.controller.reports import Reports
 from preflight_gang.controller.workload_watch import WorkloadWatch
 from preflight_gang.core.gangs import Gangs, GangState
-from preflight_gang.core.membership import GangMember, Key, MemberStage
+from preflight_gang.core.membership import GangMember, Key, MemberStage, Place, config_map_of
 from preflight_gang.core.participants import GangSize, object_of
 from preflight_gang.core.plan import TooLarge, obstacle, plan, seal
 from preflight_gang.core.reconcile import GangDecision, MemberAnswer, decide
-from preflight_gang.core.records import LeftOut, NotYet, Place, Records
+from preflight_gang.core.records import LeftOut, NotYet, Records
 from preflight_gang.core.snapshot import GangView, Record, assemble
 from preflight_gang.core.waiting import AnswerPace, refused_event, waiting_event
 from preflight_gang.metrics import Metrics
@@ -166,12 +166,12 @@ class Controller:
             self._config_maps.drop(place)
         else:
             self._config_maps.keep(found)
-        for key in self._gangs.of_record(place[0], *of):
-            if (state := self._gangs.get(key)) is not None and state.departed:
-                self._forget_departed(state, place)
-            if change.kind == "deleted":  # what was in the way may have been this one
-                self._refused.done(key)
-            self.gangs.add(key)
+        key = (place[0], of)
+        if (state := self._gangs.get(key)) is not None and state.departed:
+            self._forget_departed(state, place)
+        if change.kind == "deleted":  # what was in the way may have been this one
+            self._refused.done(key)
+        self.gangs.add(key)
 
     def _config_map_unreadable(self, one: Unreadable, there: bool) -> None:
         """It may be a gang's: then its members wait, with this reason, for no second record."""
@@ -248,7 +248,7 @@ class Controller:
         """All that is known of a gang now; None when it is gone, or its record not readable yet."""
         if (state := self._gangs.get(key)) is None:
             return None
-        place, record = self._place(key), None
+        place, record = config_map_of(key), None
         try:
             record = self._config_maps.record(place)
         except LeftOut as error:
@@ -270,10 +270,6 @@ class Controller:
             departed=tuple(state.departed.values()),
             refused=self._unreachable(members),
         )
-
-    def _place(self, key: Key) -> Place:
-        earlier = any(one.earlier for one in self._gangs.members(key))
-        return self._config_maps.place(key, earlier=earlier)
 
     def _unreachable(self, members: Iterable[GangMember]) -> dict[str, str]:
         """Those whose pods cannot be written to, and why."""
@@ -297,7 +293,9 @@ class Controller:
             except Obstructed as error:
                 held_back = self._hold_back(key, error, str(error))
             except KubeError as error:
-                cause = f"the ConfigMap {self._place(key)[1]} cannot be written: {cause_of(error)}"
+                cause = (
+                    f"the ConfigMap {config_map_of(key)[1]} cannot be written: {cause_of(error)}"
+                )
                 held_back = self._hold_back(key, error, cause)
             if held_back:
                 gang = self.gang(key, self._refused.cause(key))
@@ -457,7 +455,7 @@ class Controller:
         records = [state.sealing for state in self._gangs.values()]
         for key in self._gangs:
             with suppress(LeftOut, NotYet):
-                records.append(self._config_maps.record(self._place(key)))
+                records.append(self._config_maps.record(config_map_of(key)))
         return {
             r.master_port
             for r in records

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 from preflight_proto.roster import decode_roster
-from preflight_proto.stamp import ContractError, gang_id
+from preflight_proto.stamp import ContractError
 
 from preflight_gang.api.types import Pod
-from preflight_gang.core.membership import GangMember, Key, config_maps, key_of, member
+from preflight_gang.core.membership import GangMember, Key, Place, config_map_of, key_of, member
 from preflight_gang.core.plan import RosterWrite
 from preflight_gang.core.snapshot import Record
 from preflight_gang.core.waiting import AnswerPace, WaitingEvents
@@ -67,18 +67,9 @@ class Gangs(dict[Key, GangState]):
         """The gang's members; empty when it has none left."""
         return state.members.values() if (state := self.get(key)) is not None else ()
 
-    def at(self, place: tuple[str, str]) -> list[Key]:
-        """The gangs whose ConfigMap has, or may have, this namespace and name.
-
-        More than one where ids hash alike, and where names contained no sources yet.
-        """
-        return [key for key in self if key[0] == place[0] and place[1] in config_maps(key)]
-
-    def of_record(self, namespace: str, source: str, raw: str) -> list[Key]:
-        """The gangs that a record is of: all of that raw id, where it names no source."""
-        if source:
-            return [(namespace, gang_id(source, raw))]
-        return [key for key in self if key[0] == namespace and key[1].partition(":")[2] == raw]
+    def at(self, place: Place) -> list[Key]:
+        """The gangs whose ConfigMap is there; more than one where ids hash alike."""
+        return [key for key in self if key[0] == place[0] and config_map_of(key) == place]
 
     def place(self, pod: Pod, *, gone: bool) -> Placed:
         """Put the pod's member where it belongs now."""

@@ -25,7 +25,6 @@ from preflight_proto.stamp import (
     decode_stamp,
     gang_hash,
     gang_id,
-    naming_source,
 )
 
 from preflight_gang.api.types import (
@@ -65,6 +64,8 @@ _STOPPED: Final = frozenset({"TERMINATED", "KILLED", "STATUS_UNKNOWN"})
 
 Key = tuple[str, str]
 """A gang: its namespace, and source and raw id as :func:`~preflight_proto.stamp.gang_id` says."""
+Place = tuple[str, str]
+"""A ConfigMap: namespace and name."""
 
 
 class MemberStage(StrEnum):
@@ -99,9 +100,9 @@ class GangMember(msgspec.Struct, frozen=True, kw_only=True):
     ``check`` is the container of its gang check, ``attempt`` that one's restart count. ``roster``
     is its last roster, as written, and ``published`` the same read (None where nothing readable is
     there). ``passed``: its gang check let it pass, whatever has become of the pod since.
-    ``pod_group`` names the object that knows the size where the stamp could not. ``earlier``:
-    stamped as version 1. ``can_start``: bound, or the scheduler has not said yet that there is no
-    room. ``succeeded``: it is over, and needs no successor.
+    ``pod_group`` names the object that knows the size where the stamp could not. ``can_start``:
+    bound, or the scheduler has not said yet that there is no room. ``succeeded``: it is over, and
+    needs no successor.
     """
 
     uid: str
@@ -125,7 +126,6 @@ class GangMember(msgspec.Struct, frozen=True, kw_only=True):
     object: str | None
     source: str
     pod_group: str | None
-    earlier: bool = False
     can_start: bool = True
     succeeded: bool = False
 
@@ -154,7 +154,7 @@ def key_of(pod: Pod) -> tuple[Key, Stamp] | None:
     if text is None:
         return None
     stamp = decode_stamp(text)
-    namespace, source = pod.metadata.namespace, naming_source(stamp)
+    namespace, source = pod.metadata.namespace, stamp.source
     wrong = ""
     if stamp.config_map != configmap_name(namespace, stamp.id, source):
         wrong = f"ConfigMap {stamp.config_map}"
@@ -162,13 +162,13 @@ def key_of(pod: Pod) -> tuple[Key, Stamp] | None:
         wrong = f"the label {names.GANG_LABEL}"
     if wrong:
         raise ContractError(f"gang stamp: {wrong} does not follow from the id {stamp.id!r}")
-    return (namespace, gang_id(stamp.source, stamp.id)), stamp
+    return (namespace, gang_id(source, stamp.id)), stamp
 
 
-def config_maps(key: Key) -> tuple[str, str]:
-    """The names that a gang's ConfigMap may have: the true one, and that of version 1's stamps."""
+def config_map_of(key: Key) -> Place:
+    """Where a gang's record is, or is to be."""
     source, _, raw = key[1].partition(":")
-    return configmap_name(key[0], raw, source), configmap_name(key[0], raw, "")
+    return key[0], configmap_name(key[0], raw, source)
 
 
 def gang_check(pod: Pod) -> str | None:
@@ -211,7 +211,6 @@ def member(pod: Pod, stamp: Stamp) -> GangMember:
         object=stamp.object,
         source=stamp.source,
         pod_group=group if stamp.source == "owner" else None,
-        earlier=not naming_source(stamp),
         can_start=bool(pod.spec.node_name) or _unscheduled(pod) is None,
         succeeded=pod.status.phase == "Succeeded",
     )

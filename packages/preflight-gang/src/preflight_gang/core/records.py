@@ -15,8 +15,8 @@ from typing import Final
 
 from preflight_kube.api.kinds import version_of
 
-from preflight_gang.api.types import GANG_SOURCE_ANNOTATION, ConfigMap
-from preflight_gang.core.membership import Key, config_maps
+from preflight_gang.api.types import ConfigMap
+from preflight_gang.core.membership import Place
 from preflight_gang.core.plan import owned_by, record_of, unpacked_size
 from preflight_gang.core.snapshot import Record
 
@@ -30,9 +30,6 @@ _MOST_AT_ONCE: Final = 16
 """ConfigMaps that are read again in one go."""
 _FREE: Final = 1024 * 1024
 """Bytes that are unpacked whenever they change."""
-
-Place = tuple[str, str]
-"""Namespace and name."""
 
 
 class NotYet(Exception):
@@ -62,18 +59,6 @@ class Records:
     def at(self, place: Place) -> ConfigMap | None:
         """The record's ConfigMap at ``place``, None where there is none."""
         return self._found.get(place)
-
-    def place(self, key: Key, *, earlier: bool) -> Place:
-        """Where a gang's record is, or is to be.
-
-        With members that were stamped as version 1 (``earlier``), and where its record was begun
-        there, it has the name without a source; unless another gang has it.
-        """
-        name, before = ((key[0], name) for name in config_maps(key))
-        found = self._found.get(before)
-        if found is not None and (source := found.metadata.annotations.get(GANG_SOURCE_ANNOTATION)):
-            earlier = source == key[1].partition(":")[0]
-        return before if earlier else name
 
     def keep(self, found: ConfigMap, *, ours: bool = False) -> None:
         """The newer of what is known and what is found; our own write (``ours``) may be ahead."""

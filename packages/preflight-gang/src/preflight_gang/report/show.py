@@ -15,11 +15,17 @@ from preflight_proto.stamp import ContractError
 
 from preflight_gang.api.sources import SizedKind, Sources
 from preflight_gang.api.types import ConfigMap, Pod
-from preflight_gang.core.membership import GangMember, Key, MemberStage, config_maps, key_of, member
+from preflight_gang.core.membership import (
+    GangMember,
+    Key,
+    MemberStage,
+    config_map_of,
+    key_of,
+    member,
+)
 from preflight_gang.core.participants import object_of
 from preflight_gang.core.plan import obstacle, owned_by, record_of
 from preflight_gang.core.reconcile import MemberAnswer, decide
-from preflight_gang.core.records import Records
 from preflight_gang.core.snapshot import GangView, assemble
 from preflight_gang.report.nodes import aligned
 
@@ -42,34 +48,28 @@ async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
                     members.setdefault(stamped[0], []).append(member(pod, stamped[1]))
         paragraphs = []
         for key, found in sorted(members.items()):
-            called = {key[1], key[1].partition(":")[2], *config_maps(key), *(m.name for m in found)}
+            called = {key[1], key[1].partition(":")[2], config_map_of(key)[1]}
+            called |= {one.name for one in found}
             if wanted is None or wanted in called:
                 paragraphs.append(render(await _gang(client, key, found, sources)))
         return "\n\n".join(paragraphs)
 
 
 async def _gang(client: Client, key: Key, members: list[GangMember], sources: Sources) -> GangView:
-    namespace = key[0]
-    records, stored = Records(client.clock), dict[str, ConfigMap]()
-    for name in dict.fromkeys(config_maps(key)):
-        path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
-        if (config_map := await client.get_or_none(path, ConfigMap)) is not None:
-            stored[name] = config_map
-            if owned_by(config_map):
-                records.keep(config_map)
-    name = records.place(key, earlier=any(one.earlier for one in members))[1]
+    namespace, name = config_map_of(key)
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+    stored = await client.get_or_none(path, ConfigMap)
     about: SizedObject | str = "is not looked for"
     if (named := object_of(members)) is not None:
         about = await _object(client, sources.get(named[0], ()), namespace, named[1])
-    record = records.at((namespace, name))  # ours alone are kept
     return assemble(
         key,
         members,
         lambda *_: about,
         sources,
         config_map=name,
-        record=record_of(record) if record is not None else None,
-        obstacle=obstacle(stored.get(name)),
+        record=record_of(stored) if stored is not None and owned_by(stored) else None,
+        obstacle=obstacle(stored),
     )
 
 
