@@ -1,7 +1,7 @@
 """`report`: what the checks have found in a cluster, as one page or as JSON. Pure but for
 :func:`read`, which reads the cluster once.
 
-Of each run the controller has written an Event; NodeHealth has what outlives Events.
+Of each run the controller has written an Event; how nodes are is what `preflight nodes` shows.
 """
 
 from __future__ import annotations
@@ -9,35 +9,33 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from preflight_kube.api.node_health import NodeHealth, moment, path
+from preflight_kube.api.node_health import NodeHealthStatus, moment
 from preflight_kube.auth.connection import connection
-from preflight_kube.client.client import Client, NotFound
+from preflight_kube.client.client import Client, KubeError
 from preflight_proto import names
 
 from preflight_gang.core.results import NOT_HELD
-from preflight_gang.report.nodes import listed
+from preflight_gang.report import nodes
 
 _EVENTS: Final = "/api/v1/events"
 _OBSERVED: Final = f"; observed only, {NOT_HELD}"
 _ALLOWED: Final = f"; {NOT_HELD}"
 _SAID: Final = re.compile(
     r"(?P<check>\S+)(?: on \S+)? (?P<outcome>passed|skipped|failed|misconfigured|inconclusive)"
-    r"(?: (?P<code>[A-Z0-9_]+))?(?: \((?P<gbps>\d{1,9}(?:\.\d+)?(?:e[+-]\d\d)?) GB/s[^)]*\))?: (?P<why>.*)",
+    r"(?: (?P<code>[A-Z0-9_]+))?(?: \([^)]* GB/s[^)]*\))?: (?P<why>.*)",
     re.DOTALL,
 )
-_OUTCOMES: Final = ("failed", "inconclusive", "misconfigured", "skipped", "passed")
+_BAD: Final = ("failed", "inconclusive", "misconfigured")
 _STYLE: Final = """
 :root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
 table{border-collapse:collapse;width:100%;margin:1rem 0}th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #8884;vertical-align:top}
-.sick{color:#c22}.bar{background:#8883;height:.7rem;min-width:12rem;position:relative}.bar i{background:#3a7;display:block;height:100%}
-.bar b{position:absolute;top:-.15rem;bottom:-.15rem;width:2px;background:currentColor}.scroll{overflow-x:auto}small{opacity:.7}
+.scroll{overflow-x:auto}small{opacity:.7}
 """
 
 
@@ -57,89 +55,65 @@ class ReportedRun(msgspec.Struct, frozen=True, rename="camel"):
     allowed: bool = False
 
 
-class NodeLine(msgspec.Struct, rename="camel"):
-    """A node's line; bandwidths are GB/s: the last one, and what is usual there.
-    ``last_failure``: when it was, of which check, code, GPU and pod; ``failing``: no later run of
-    that check has passed.
+class FleetReport(msgspec.Struct, frozen=True):
+    """``since``: what was asked for; ``oldest``: the first Event, mostly of the last hour.
+    ``nodes``: how they are, the worst first; none where that cannot be read.
     """
-
-    name: str
-    state: str = ""
-    since: str = ""
-    found_by: str = ""
-    last_pass: str = ""
-    last_failure: str = ""
-    failing: bool = False
-    measured: float | None = None
-    usual: float | None = None
-    runs: dict[str, int] = {}
-
-
-class FleetReport(msgspec.Struct, frozen=True, rename="camel"):
-    """``since``: what was asked for; ``oldest``: the first Event, mostly of the last hour."""
 
     since: str
     oldest: str
     findings: list[ReportedRun]
-    nodes: list[NodeLine]
+    nodes: dict[str, NodeHealthStatus]
 
 
 async def read(since: str) -> FleetReport:
     """The report since that time (RFC 3339, UTC). Raises KubeError."""
     async with Client(connection(home=Path.home()), agent="preflight") as client:
         events = [one async for page, _ in client.pages(_EVENTS, dict) for one in page]
-        healths, why = await listed(client, path(), NodeHealth)
-        # There are none of a release before it, or without the gang controller.
-        if why is not None and not isinstance(why, NotFound):
-            print(f"Not read: {why} This is from Events alone.", file=sys.stderr)
-        return assemble(events, healths, since)
+    try:
+        states, missing = await nodes.read()
+    except KubeError as error:
+        states, missing = {}, [f"{error} This is from Events alone"]
+    for sentence in missing:
+        print(f"Not read: {sentence}.", file=sys.stderr)
+    return assemble(events, states, since)
 
 
 def assemble(
-    events: Iterable[Mapping[str, Any]], healths: Iterable[NodeHealth], since: str
+    events: Iterable[Mapping[str, Any]], states: dict[str, NodeHealthStatus], since: str
 ) -> FleetReport:
     """The report of what was read."""
     findings: list[ReportedRun] = []
-    nodes = {line.name: line for line in map(_line, healths)}
     times: list[str] = []
-    for one in sorted(events, key=lambda one: moment(str(one.get("lastTimestamp"))), reverse=True):
-        source, time = one.get("source") or {}, str(one.get("lastTimestamp") or "")
-        said = _SAID.fullmatch(str(one.get("message") or ""))
-        if source.get("component") != names.MANAGED_BY or moment(time) < moment(since):
-            continue
-        if said is None:
+    for event in events:
+        source, time = event.get("source") or {}, str(event.get("lastTimestamp") or "")
+        said = _SAID.fullmatch(str(event.get("message") or ""))
+        ours = source.get("component") == names.MANAGED_BY and moment(time) >= moment(since)
+        if said is None or not ours:
             continue
         times.append(time)
-        node, outcome, why = str(source.get("host") or ""), said["outcome"], said["why"]
-        line = nodes.setdefault(node, NodeLine(node))
-        line.runs[outcome] = line.runs.get(outcome, 0) + 1
-        if said["gbps"] and line.measured is None:
-            line.measured = float(said["gbps"])
-        if outcome not in {"passed", "skipped"}:
-            about = one.get("involvedObject") or {}
-            pod = f"{about.get('namespace')}/{about.get('name')}"
-            check, code, observed = said["check"], said["code"] or "", why.endswith(_OBSERVED)
-            allowed = why.endswith(_ALLOWED)
-            why = why.removesuffix(_OBSERVED).removesuffix(_ALLOWED)
-            run = ReportedRun(time, node, check, outcome, code, pod, observed, why, allowed)
+        if said["outcome"] in _BAD:
+            about, why = event.get("involvedObject") or {}, said["why"]
+            run = ReportedRun(
+                time=time,
+                node=str(source.get("host") or ""),
+                check=said["check"],
+                outcome=said["outcome"],
+                code=said["code"] or "",
+                pod=f"{about.get('namespace')}/{about.get('name')}",
+                observed=why.endswith(_OBSERVED),
+                why=why.removesuffix(_OBSERVED).removesuffix(_ALLOWED),
+                allowed=why.endswith(_ALLOWED),
+            )
             findings.append(run)
-    findings.sort(key=lambda one: (_OUTCOMES.index(one.outcome), one.time, one.node))
-    bad = Counter(run.node for run in findings)
-    lines = sorted(
-        nodes.values(),
-        key=lambda node: (
-            *(node.state != worse for worse in ("Sick", "Suspect")),
-            not node.failing,
-            -bad[node.name],
-            node.name,
-        ),
-    )
-    return FleetReport(since, min(times, key=moment, default=""), findings, lines)
+    findings.sort(key=lambda run: (_BAD.index(run.outcome), run.time, run.node))
+    return FleetReport(since, min(times, key=moment, default=""), findings, states)
 
 
 def as_json(report: FleetReport) -> str:
     """The report for programs."""
-    return json.dumps(msgspec.to_builtins(report), indent=2)
+    whole = {**msgspec.to_builtins(report), "nodes": nodes.as_json(report.nodes)}
+    return json.dumps(whole, indent=2)
 
 
 def page(report: FleetReport) -> str:
@@ -149,41 +123,33 @@ def page(report: FleetReport) -> str:
 
 def _page(report: FleetReport) -> Iterator[str]:
     held = [run for run in report.findings if not run.observed and not run.allowed]
+    observed = [run for run in report.findings if run.observed]
     allowed = [run for run in report.findings if run.allowed]
-    observed = [one for one in report.findings if one.observed]
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Preflight since {escape(report.since)}</title>'
     yield f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
     yield f"<h1>{escape(_headline(report, held, observed))}</h1>"
     oldest = f"the oldest Event is of {report.oldest}" if report.oldest else "there is no Event"
     yield f"<p><small>Since {escape(report.since)}; {escape(oldest)}, as the API server keeps them.</small></p>"
-    for title, found in (
+    for title, runs in (
         ("Held back", held),
         ("Would have been held back, where checks only observe", observed),
         ("Could not be judged, and was let start all the same", allowed),
     ):
-        rows = [
-            [one.time, one.node, one.check, f"{one.outcome} {one.code}", one.pod, one.why]
-            for one in found
-        ]
+        rows = [[r.time, r.node, r.check, f"{r.outcome} {r.code}", r.pod, r.why] for r in runs]
         yield from _table(title, ["when", "node", "check", "outcome", "pod", "why"], rows)
-    most = max([*(max(one.measured or 0, one.usual or 0) for one in report.nodes), 1e-9])
-    yield '<h2>Nodes</h2><div class="scroll"><table><tr><th>node<th>state<th>found by<th>last pass<th>last failure<th>runs<th>GB/s, and what is usual'
-    for one in report.nodes:
-        runs = ", ".join(f"{one.runs[known]} {known}" for known in _OUTCOMES if known in one.runs)
-        state = f"{one.state} since {one.since}" if one.since else one.state
-        cells = [one.name, state, one.found_by, one.last_pass, one.last_failure, runs]
-        row = "".join(f"<td>{escape(cell)}" for cell in cells)
-        yield f"<tr{' class=sick' if one.state == 'Sick' else ''}>{row}<td>{_bar(one, most)}"
-    yield "</table></div></html>"
+    heads = ["node", "state", "since", "found by", "last pass", "last failure", "GB/s", "usual"]
+    yield from _table("Nodes", heads, [_row(*node) for node in report.nodes.items()])
+    yield "</html>"
 
 
 def _headline(report: FleetReport, held: list[ReportedRun], observed: list[ReportedRun]) -> str:
     sick, suspect = (
-        [node.name for node in report.nodes if node.state == state] for state in ("Sick", "Suspect")
+        [name for name, status in report.nodes.items() if status.state == state]
+        for state in ("Sick", "Suspect")
     )
     named = f"{len(sick)} sick: {', '.join(sick[:8])}" if sick else "No node is sick"
     named += f", {len(suspect)} suspect: {', '.join(suspect[:8])}" if suspect else ""
-    if not any(node.state for node in report.nodes):
+    if not report.nodes:
         named = "Which node is sick is not known"
     if not report.oldest:
         return f"{named}; of what the checks found no Event is left"
@@ -200,31 +166,20 @@ def _table(title: str, heads: list[str], rows: list[list[str]]) -> Iterator[str]
         yield "</table></div>"
 
 
-def _bar(line: NodeLine, most: float) -> str:
-    if line.measured is None:
-        return ""
-    usual = f'<b style="left:{100 * line.usual / most:.1f}%"></b>' if line.usual else ""
-    words = f"{line.measured:g}" + (f" of {line.usual:g}" if line.usual else "")
-    return f'{words}<div class="bar"><i style="width:{100 * line.measured / most:.1f}%"></i>{usual}</div>'
-
-
-def _line(health: NodeHealth) -> NodeLine:
-    status, failures, failing = health.status, list[tuple[float, str]](), False
-    for check in status.checks:
-        if (end := check.failed) is not None:
-            pod = end.pod and f"of {end.pod}"
-            about = " ".join(filter(None, (end.time, check.name, end.code, end.gpu, pod)))
-            failures.append((moment(end.time), about))
-            passed = moment(check.passed.time if check.passed is not None else None)
-            failing = failing or failures[-1][0] > passed
-    return NodeLine(
-        name=health.metadata.name,
-        state=status.state,
-        since=status.since or "",
-        found_by=" ".join(filter(None, (status.found_by, status.code, status.gpu))),
-        last_pass=status.last_pass or "",
-        last_failure=max(failures, default=(0.0, ""))[1],
-        failing=failing,
-        measured=status.measured,
-        usual=status.usual,
-    )
+def _row(name: str, status: NodeHealthStatus) -> list[str]:
+    failed = [(check.name, end) for check in status.checks if (end := check.failed) is not None]
+    failure = ""
+    if failed:
+        check, end = max(failed, key=lambda each: moment(each[1].time))
+        failure = " ".join(filter(None, (end.time, check, end.code, end.gpu, end.pod)))
+    found_by = " ".join(filter(None, (status.found_by, status.code, status.gpu)))
+    speeds = [nodes.gbps(status.measured), nodes.gbps(status.usual)]
+    return [
+        name,
+        status.state,
+        status.since or "",
+        found_by,
+        status.last_pass or "",
+        failure,
+        *speeds,
+    ]

@@ -47,10 +47,10 @@ class Fleet(NamedTuple):
 async def read(patterns: Sequence[str] = SICK) -> Fleet:
     """Raises :class:`KubeError` where neither nodes nor records can be read."""
     async with Client(connection(home=Path.home()), agent="preflight") as client:
-        records, no_records = await listed(client, path(), NodeHealth)
+        records, no_records = await _listed(client, path(), NodeHealth)
         written = {type_ for health in records for type_ in _conditions(health.status)}
         type_ = node_with((), Config().gpu_resource_names, {*patterns, *written})
-        nodes, no_nodes = await listed(client, "/api/v1/nodes", type_)
+        nodes, no_nodes = await _listed(client, "/api/v1/nodes", type_)
     if no_nodes is not None and no_records is not None:
         raise no_nodes
     missing = []
@@ -72,7 +72,7 @@ def _conditions(status: NodeHealthStatus) -> set[str]:
     return {found_by for found_by, word in written if word == "NodeCondition"}
 
 
-async def listed(client: Client, where: str, type_: type[T]) -> tuple[list[T], KubeError | None]:
+async def _listed(client: Client, where: str, type_: type[T]) -> tuple[list[T], KubeError | None]:
     """All of a collection; or why it cannot be had, where it is not there, or not ours to read."""
     every: list[T] = []
     try:
@@ -116,7 +116,7 @@ def table(nodes: dict[str, NodeHealthStatus], now: datetime, *, wide: bool = Fal
     rows = [head + (["CODE", "GPU", "BY WORD OF", "REPAIRED", "REVALIDATED"] if wide else [])]
     for name, status in nodes.items():
         row = [name, status.state, _ago(status.since, now), status.found_by]
-        row += [_ago(status.last_pass, now), _gbps(status.measured), _gbps(status.usual)]
+        row += [_ago(status.last_pass, now), gbps(status.measured), gbps(status.usual)]
         if wide:
             row += [status.code, status.gpu, status.by_word_of or ""]
             row += [_ago(status.repaired, now), _ago(status.revalidated, now)]
@@ -142,7 +142,7 @@ def record(name: str, status: NodeHealthStatus, now: datetime) -> str:
         rows = [["CHECK", "LAST PASS", "LAST FAILURE", "GB/S", "USUAL", "OF"]]
         for check in status.checks:
             ends = [_end(check.passed, now), _end(check.failed, now)]
-            rows.append([check.name, *ends, _gbps(check.measured), _gbps(check.usual), check.of])
+            rows.append([check.name, *ends, gbps(check.measured), gbps(check.usual), check.of])
         lines += ["", aligned(rows, "  ")]
     else:
         lines.append("  no check has ended here that is known of")
@@ -156,7 +156,8 @@ def _end(end: CheckEnd | None, now: datetime) -> str:
     return f"{_ago(end.time, now)} {end.pod}{f' ({about})' if about else ''}"
 
 
-def _gbps(value: float | None) -> str:
+def gbps(value: float | None) -> str:
+    """A bandwidth for people."""
     return "" if value is None else f"{value:.4g}"
 
 
