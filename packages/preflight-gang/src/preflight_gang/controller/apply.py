@@ -57,42 +57,21 @@ class FairLimiter:
     @asynccontextmanager
     async def of(self, namespace: str) -> AsyncGenerator[None]:
         """Within it one of the places is the namespace's."""
-        if namespace in self._waiting or not self._may(namespace):
-            await self._turn(namespace)
-        else:
-            self._take(namespace)
-        try:
-            yield
-        finally:
-            self._give(namespace)
-
-    def _may(self, namespace: str) -> bool:
-        return self._free > (self._reserved if namespace in self._held else 0)
-
-    def _take(self, namespace: str) -> None:
-        self._free -= 1
-        self._held[namespace] += 1
-
-    def _give(self, namespace: str) -> None:
-        self._free += 1
-        self._held[namespace] -= 1
-        if not self._held[namespace]:
-            del self._held[namespace]
-        self._let_in()
-
-    async def _turn(self, namespace: str) -> None:
         mine = anyio.Event()
         self._waiting.setdefault(namespace, deque()).append(mine)
+        self._let_in()
         try:
             await mine.wait()
-        except BaseException:
+            yield
+        finally:
             if mine.is_set():
-                self._give(namespace)
+                self._free += 1
+                self._held[namespace] -= 1
+                if not self._held[namespace]:
+                    del self._held[namespace]
             else:
-                self._waiting[namespace].remove(mine)
-                if not self._waiting[namespace]:
-                    del self._waiting[namespace]
-            raise
+                self._left(namespace).remove(mine)
+            self._let_in()
 
     def _let_in(self) -> None:
         """Let in who may, in turn; who may not has a place already, so of those there are few."""
@@ -100,11 +79,20 @@ class FairLimiter:
             namespace = next((one for one in self._waiting if self._may(one)), None)
             if namespace is None:
                 return
-            self._waiting[namespace].popleft().set()
-            self._take(namespace)
             self._waiting.move_to_end(namespace)
-            if not self._waiting[namespace]:
-                del self._waiting[namespace]
+            self._left(namespace).popleft().set()
+            self._free -= 1
+            self._held[namespace] += 1
+
+    def _may(self, namespace: str) -> bool:
+        return self._free > (self._reserved if namespace in self._held else 0)
+
+    def _left(self, namespace: str) -> deque[anyio.Event]:
+        """Who of a namespace waits, of whom one goes now."""
+        waiting = self._waiting[namespace]
+        if len(waiting) == 1:
+            del self._waiting[namespace]
+        return waiting
 
 
 class _Frozen(msgspec.Struct):
