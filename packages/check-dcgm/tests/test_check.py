@@ -16,7 +16,7 @@ from check_dcgm.hostengine import OURS_AFTER
 from documents import fault, v3, v4
 from engines import runtime_error
 from preflight_proto.check.testing import CheckRun, FakeConnector, environment, run_check
-from preflight_testing.forked import ForkServer
+from program import ARGV
 
 A, B, FOREIGN = "GPU-aaaa", "GPU-bbbb", "GPU-cccc"
 
@@ -79,7 +79,7 @@ def _row(index: int, uuid: str, model: str, serials: dict[str, str] | None) -> s
 
 
 @pytest.fixture
-def go(connector: FakeConnector, tmp_path: Path, forks: ForkServer) -> Go:
+def go(connector: FakeConnector, tmp_path: Path) -> Go:
     """Run the check on GPUs A and B, with a plan for the fake dcgmi (and dcgmi3)."""
 
     def run(
@@ -118,7 +118,7 @@ def go(connector: FakeConnector, tmp_path: Path, forks: ForkServer) -> Go:
             "DCGM_DIAG_LEVEL": "2",
             **variables,
         }
-        ran = run_check(forks.argv, connector, tmp_path, given, check="dcgm-diag")
+        ran = run_check(ARGV, connector, tmp_path, given, check="dcgm-diag")
         assert "Traceback" not in ran.stderr
         return ran
 

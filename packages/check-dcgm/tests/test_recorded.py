@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from check_dcgm.catalogue import HARDWARE, known
 from preflight_proto.check.testing import FakeConnector
-from preflight_testing.forked import ForkServer
+from program import ARGV
 from realdcgm import ERRORS, REAL, ROWS, played, replay, uuid
 
 BY_ID = {row["id"]: row for row in ROWS}
@@ -28,11 +28,11 @@ def test_there_are_at_least_25_recordings_and_each_is_of_a_row() -> None:
     "recording", RECORDINGS, ids=[f"{r.parent.name}-{r.stem}" for r in RECORDINGS]
 )
 def test_what_a_real_engine_said_is_judged_as_what_was_wrong_with_its_node(
-    recording: Path, tmp_path: Path, forks: ForkServer
+    recording: Path, tmp_path: Path
 ) -> None:
     row = played(BY_ID[recording.stem], recording.parent.name)
     with FakeConnector(tmp_path / "connector.sock") as connector:
-        ran = replay(recording, row, tmp_path, connector, forks.argv)
+        ran = replay(recording, row, tmp_path, connector, ARGV)
     assert (ran.result.outcome, ran.result.code) == (row["outcome"], row["code"]), ran.lines
     assert row.get("reason", "") in ran.lines[-1]
     assert ran.result.subject == (uuid(row["subject"]) if row.get("subject", -1) >= 0 else "")

@@ -1,31 +1,16 @@
-"""The stranger's check, forked by a server that has imported it once."""
+"""The stranger's check, run."""
 
 from __future__ import annotations
 
-import atexit
-import tempfile
-from functools import cache
+import sys
 from pathlib import Path
 
-import pytest
 from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
-from preflight_testing.forked import ForkServer
 
-
-@cache
-def _argv() -> list[str]:
-    """The command that runs it."""
-    folder = tempfile.TemporaryDirectory(prefix="forks-")
-    server = ForkServer("stranger", folder.name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        server.__enter__()
-    atexit.register(folder.cleanup)
-    atexit.register(server.__exit__, None, None, None)
-    return server.argv
+STRANGER = [sys.executable, str(Path(__file__).parent / "stranger.py")]
 
 
 def run(connector: FakeConnector, folder: Path, **variables: str) -> CheckRun:
-    ran = run_check(_argv(), connector, folder, variables, check="tmp-space")
+    ran = run_check(STRANGER, connector, folder, variables, check="tmp-space")
     assert "Traceback" not in ran.stderr
     return ran

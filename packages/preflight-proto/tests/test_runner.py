@@ -17,9 +17,7 @@ from preflight_proto.check.settings import read
 from preflight_proto.check.testing import FakeConnector, environment, run_check
 from preflight_proto.check.verdict import Outcome, Verdict
 from preflight_proto.result import from_termination
-from strangers import run
-
-STRANGER = [sys.executable, str(Path(__file__).parent / "stranger.py")]
+from strangers import STRANGER, run
 
 
 def test_a_passing_check_exits_0_and_its_last_line_is_the_verdict(
