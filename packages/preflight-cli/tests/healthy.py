@@ -146,10 +146,6 @@ def _healthy() -> dict[str, list[Json]]:
     read["Node"] = [
         {"kind": "Node", "metadata": {"name": n}, "status": copy.deepcopy(nodes)} for n in NODES
     ]
-    read["NodeLease"] = [
-        {"metadata": {"name": n, "namespace": "kube-node-lease"}, "spec": {"renewTime": ago()}}
-        for n in NODES
-    ]
     for name in ("platform-connectors", "nvidia-dcgm"):
         labels, where = {"app": name}, {"namespace": "nvidia"}
         read.setdefault("Supplier", []).append(
@@ -198,7 +194,7 @@ def _released(read: dict[str, list[Json]]) -> None:
 
 
 _NOT_OF_HELM = {
-    *("Secret", "Pod", "EndpointSlice", "Node", "NodeLease", "Supplier", "CheckedPod", "OwnKind"),
+    *("Secret", "Pod", "EndpointSlice", "Node", "Supplier", "CheckedPod", "OwnKind"),
     *("PreflightConfig", "OptedIn", "SupplierPod"),
 }
 

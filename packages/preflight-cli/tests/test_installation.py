@@ -10,11 +10,10 @@ import copy
 import gzip
 import json
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
 import trustme
-from healthy import NODES, NOW, World, ago, certificate, checked, ended, kept
+from healthy import NOW, World, ago, certificate, checked, ended, kept
 from preflight_cli.cluster import Installation, Problem
 from preflight_cli.installation import problems
 from preflight_proto import names
@@ -465,12 +464,6 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         "was last renewed 200 s ago: no replica leads",
         "kubectl -n preflight logs -l app.kubernetes.io/name=preflight-gang,app.kubernetes.io/component=controller --tail=20",
     ),
-    "a leader whose clock is ahead": (
-        lambda w: w.one("Lease", GANG)["spec"].update(renewTime=ago(seconds=-30)),
-        "Lease preflight/preflight-gang",
-        "was renewed 30 s from now by a-pod",
-        "kubectl -n preflight get pod a-pod -o wide",
-    ),
     "no authority that is trusted": (
         lambda w: [
             webhook["clientConfig"].pop("caBundle")
@@ -664,12 +657,6 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         "is not as release preflight/preflight made it: subjects[0].name is another",
         "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
-    "a node whose clock is ahead": (
-        lambda w: w.one("NodeLease", NODES[1])["spec"].update(renewTime=ago(seconds=-45)),
-        "Node node-b",
-        "has a clock that is 45 s ahead",
-        "kubectl debug node/node-b -it --image=busybox -- date -u",
-    ),
     "an object that cannot go": (
         _held,
         "ComputeDomain ml/fabric",
@@ -858,11 +845,3 @@ def test_namespaces_that_the_chart_lists_are_opted_in_whatever_their_labels_say(
 
 def test_what_could_not_be_read_is_no_problem() -> None:
     assert problems(Installation({}, NOW, {})) == []
-
-
-def test_a_clock_of_this_machine_that_is_off_is_told() -> None:
-    then = NOW - timedelta(hours=1)
-    lease = {"metadata": {"name": "n"}, "spec": {"renewTime": then.isoformat()}}
-    [problem] = problems(Installation({"NodeLease": [lease]}, then, {}, NOW))
-    assert problem.where == "the clock of this machine"
-    assert "differs from the cluster's by 3600 s" in problem.what

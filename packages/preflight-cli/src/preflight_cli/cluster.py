@@ -45,9 +45,8 @@ class KeptRelease(NamedTuple):
 
 class Installation:
     """``read``: objects by kind, as far as they were served and allowed; ``now``: of the cluster's
-    clocks, as its kubelets' leases show it; ``version``: what `/version` says; ``here``: of this
-    machine's clock when all was read, ``now`` where nothing is said; ``partly``: kinds of which
-    there may be more.
+    clocks, as its kubelets' leases show it; ``version``: what `/version` says; ``partly``: kinds of
+    which there may be more.
     """
 
     def __init__(
@@ -55,11 +54,9 @@ class Installation:
         read: Mapping[str, Sequence[Object]],
         now: datetime,
         version: Object,
-        here: datetime | None = None,
         partly: Collection[str] = (),
     ) -> None:
-        self._read, self.now, self.version, self.here = read, now, version, here or now
-        self._partly = partly
+        self._read, self.now, self.version, self._partly = read, now, version, partly
 
     def of(self, *kinds: str) -> list[Object]:
         """All objects of these kinds that were read."""

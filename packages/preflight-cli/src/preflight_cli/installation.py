@@ -41,7 +41,7 @@ from preflight_cli.cluster import (
     upgrade_of,
     values_path,
 )
-from preflight_cli.nodes import SKEW, clocks, nodes
+from preflight_cli.nodes import nodes
 
 LATE: Final = timedelta(days=1)
 """Of a CronJob that runs several times a day."""
@@ -325,10 +325,6 @@ def _leases(cluster: Installation) -> Iterator[Problem]:
         elif age > 4 * timedelta(seconds=spec.get("leaseDurationSeconds") or 15):
             seconds = int(age.total_seconds())
             yield Problem(about(item), f"was last renewed {seconds} s ago: no replica leads", logs)
-        elif -age > SKEW:
-            holder = spec["holderIdentity"]
-            what = f"was renewed {int(-age.total_seconds())} s from now by {holder}: its node's clock is ahead"
-            yield Problem(about(item), what, f"kubectl -n {namespace} get pod {holder} -o wide")
 
 
 # --- who is checked
@@ -535,6 +531,5 @@ RULES: Final[tuple[Callable[[Installation], Iterable[Problem]], ...]] = (
     _alike,
     _checks,
     nodes,
-    clocks,
     _held,
 )

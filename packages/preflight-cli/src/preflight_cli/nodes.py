@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Final
 
 from preflight_kube.api.node_health import SICK, makes_sick
@@ -23,8 +22,6 @@ from preflight_cli.cluster import (
     sick_conditions,
 )
 
-SKEW: Final = timedelta(seconds=10)
-"""Between clocks; a kubelet renews its lease each ten seconds, and leases last fifteen."""
 _LABEL: Final = f"{names.PREFIX}gpu-health"
 """The labeler's own, unless its values name another."""
 _CONNECTOR, _ENGINE = "platform-connectors", "nvidia-dcgm"
@@ -86,19 +83,3 @@ def _served(cluster: Installation, daemons: Object) -> set[str]:
         for condition in (pod.get("status") or {}).get("conditions", [])
         if (condition["type"], condition["status"]) == ("Ready", "True")
     }
-
-
-def clocks(cluster: Installation) -> Iterator[Problem]:
-    """Clocks that differ from the others'."""
-    behind = abs(cluster.now - cluster.here)
-    if cluster.of("NodeLease") and behind > 6 * SKEW:
-        what = f"differs from the cluster's by {int(behind.total_seconds())} s"
-        yield Problem("the clock of this machine", what, "timedatectl status")
-    for lease in cluster.of("NodeLease"):
-        ahead = -cluster.since((lease.get("spec") or {}).get("renewTime"))
-        if ahead > SKEW:
-            name = key_of(lease)[1]
-            what = f"has a clock that is {int(ahead.total_seconds())} s ahead of the others'"
-            yield Problem(
-                f"Node {name}", what, f"kubectl debug node/{name} -it --image=busybox -- date -u"
-            )

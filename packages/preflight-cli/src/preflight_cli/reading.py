@@ -134,9 +134,8 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
         unread.append(
             f"{listed}: whoever asks may not list them; a role with get and list would do"
         )
-    here = datetime.now(UTC)
-    now = _now(read.get("NodeLease", []), here)
-    return Installation(read, now, version, here, partly), sorted(unread)
+    now = _now(read.get("NodeLease", []), datetime.now(UTC))
+    return Installation(read, now, version, partly), sorted(unread)
 
 
 async def _version(client: Client, unread: list[str]) -> Object:
@@ -164,7 +163,7 @@ def _now(leases: list[Object], here: datetime) -> datetime:
 
 def add_install(parser: argparse.ArgumentParser) -> None:
     """What is wrong with the installation: releases, workloads, admission, certificates, policies,
-    definitions, namespaces, checks, nodes, clocks."""
+    definitions, namespaces, checks, nodes."""
     parser.set_defaults(run=_install)
     parser.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="%(default)s"
