@@ -19,7 +19,7 @@ import yaml
 
 from ..tcp import TcpServer
 from .http import Api, ApiAnswer, ApiRequest, converse
-from .store import RESOURCES, Resource, Store
+from .store import RESOURCES, ApiRefused, Resource, Store
 
 __all__ = ["RESOURCES", "ApiAnswer", "ApiDouble", "ApiRequest", "Resource", "write_kubeconfig"]
 
@@ -122,17 +122,9 @@ class ApiDouble:
 
     async def _intercept(self, request: ApiRequest) -> ApiAnswer | ApiRequest:
         self.requests.append(request)
-        if (
-            self.token is not None
-            and request.headers.get("authorization") != f"Bearer {self.token}"
-        ):
-            status = {
-                "kind": "Status",
-                "status": "Failure",
-                "message": "Unauthorized",
-                "reason": "Unauthorized",
-            }
-            return ApiAnswer(401, {"apiVersion": "v1", "metadata": {}, **status, "code": 401})
+        bearer = request.headers.get("authorization")
+        if self.token is not None and bearer != f"Bearer {self.token}":
+            return ApiAnswer(401, ApiRefused(401, "Unauthorized", "Unauthorized").status)
         return self.fault(request) or await self.admit(request)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

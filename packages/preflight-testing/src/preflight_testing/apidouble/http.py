@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
@@ -95,20 +95,14 @@ class Api:
         known = {r.group_version for r in self.served if r.group_version.startswith(f"{group}/")}
         if group_version in self.absent or (group and known and group_version not in known):
             return None
-        table = {
-            resource.plural: resource
-            for resource in self.served
-            if resource.group_version == group_version
-        }
+        table = {r.plural: r for r in self.served if r.group_version == group_version}
         namespace = ""
         if len(rest) > 2 and rest[0] == "namespaces" and rest[2] in table:
             namespace, rest = rest[1], rest[2:]
         plural, name, sub = (*rest, "", "", "")[:3]
-        if (
-            plural not in table
-            or len(rest) > 3
-            or (name and bool(namespace) != table[plural].namespaced)
-        ):
+        if plural not in table or len(rest) > 3:
+            raise NotImplementedError("no such path")
+        if name and bool(namespace) != table[plural].namespaced:
             raise NotImplementedError("no such path")
         if sub and not (sub == "status" and table[plural].status):
             raise NotImplementedError(f"subresource {sub}")
@@ -124,9 +118,8 @@ class Api:
             # The later one is preferred.
             for api_version in filter(lambda version: "/" in version, served):
                 group, version = api_version.split("/")
-                groups.setdefault(group, []).append(
-                    {"groupVersion": api_version, "version": version}
-                )
+                about = {"groupVersion": api_version, "version": version}
+                groups.setdefault(group, []).append(about)
             listed = [
                 {"name": name, "versions": of, "preferredVersion": of[0]}
                 for name, of in groups.items()
@@ -152,47 +145,32 @@ class Api:
         resource, store = target.resource, self.store
         match request.method, bool(target.name):
             case "GET", False:
-                limit, token = (
-                    int(request.params.get("limit", 0)),
-                    request.params.get("continue", ""),
-                )
-                items, meta = store.page(
-                    resource, target.namespace, request.matches(), limit, token
-                )
-                bare = [
-                    {k: v for k, v in item.items() if k not in {"kind", "apiVersion"}}
-                    for item in items
-                ]
+                limit = int(request.params.get("limit", 0))
+                token = request.params.get("continue", "")
+                matches, head = request.matches(), resource.head
+                items, meta = store.page(resource, target.namespace, matches, limit, token)
+                bare = [{k: v for k, v in i.items() if k not in head} for i in items]
                 listed = {"kind": f"{resource.kind}List", "apiVersion": resource.group_version}
                 return ApiAnswer(200, listed | {"metadata": meta, "items": bare})
             case "POST", False:
                 if target.namespace:
-                    store.get(
-                        next(r for r in self.served if r.plural == "namespaces"),
-                        "",
-                        target.namespace,
-                    )
+                    namespaces = next(r for r in self.served if r.plural == "namespaces")
+                    store.get(namespaces, "", target.namespace)
                 return ApiAnswer(201, store.create(resource, target.namespace, request.json()))
             case _, False:
                 raise NotImplementedError("on a collection")
         item = store.get(resource, target.namespace, target.name)
         match request.method:
             case "GET":
-                return ApiAnswer(200, item)
-            case "PUT":
-                return ApiAnswer(
-                    200, store.update(resource, item, request.json(), status=bool(target.sub))
-                )
-            case "PATCH":
-                return ApiAnswer(
-                    200,
-                    store.update(resource, item, _patched(item, request), status=bool(target.sub)),
-                )
+                pass
+            case "PUT" | "PATCH" as method:
+                body = request.json() if method == "PUT" else _patched(item, request)
+                item = store.update(resource, item, body, status=bool(target.sub))
             case "DELETE" if not target.sub:
-                return ApiAnswer(
-                    200, store.delete(resource, item, request.json() if request.data else {})
-                )
-        raise NotImplementedError("on an object")
+                item = store.delete(resource, item, request.json() if request.data else {})
+            case _:
+                raise NotImplementedError("on an object")
+        return ApiAnswer(200, item)
 
     async def watch(self, request: ApiRequest, send: Callable[[bytes], Awaitable[None]]) -> None:
         """Send one line an event, until the asked-for time is over or the version is too old."""
@@ -211,10 +189,8 @@ class Api:
                 await line("ADDED", item)
         # As the real server does it: a bookmark a minute and one shortly before the end, but only
         # where there was a write of this resource, selected or not.
-        end, marked = (
-            now() + int(params.get("timeoutSeconds", 1800)),
-            params.get("allowWatchBookmarks") == "true",
-        )
+        end = now() + int(params.get("timeoutSeconds", 1800))
+        marked = params.get("allowWatchBookmarks") == "true"
         mark, moved = min(now() + self.bookmark_seconds, end - 2), False
         while now() < end:
             news = self.store.news
@@ -228,8 +204,8 @@ class Api:
                 version, moved = step.version, moved or step.resource == resource
             if now() >= mark:
                 if marked and moved:
-                    head = {"kind": resource.kind, "apiVersion": resource.group_version}
-                    await line("BOOKMARK", head | {"metadata": {"resourceVersion": str(version)}})
+                    meta = {"resourceVersion": str(version)}
+                    await line("BOOKMARK", resource.head | {"metadata": meta})
                 mark, moved = min(now() + self.bookmark_seconds, max(end - 2, now() + 1)), False
             try:
                 async with asyncio.timeout_at(min(mark, end)):
@@ -271,56 +247,38 @@ async def converse(
         await send(b"%x\r\n" % len(data), data, b"\r\n")
 
     while request := await _read(reader):
-        admitted = await intercept(request)
-        request, answer = (
-            (admitted, None) if isinstance(admitted, ApiRequest) else (request, admitted)
-        )
-        if (
-            answer is None
-            and request.method == "GET"
-            and request.params.get("watch") in {"true", "1"}
-        ):
+        answer = await intercept(request)
+        if isinstance(answer, ApiRequest):
+            request = answer
+            watches = request.method == "GET" and request.params.get("watch") in {"true", "1"}
             # What a list of the same path is refused for, a watch is, too.
-            answer = api.answer(replace(request, params=request.params | {"limit": "1"}))
-            if answer.code == 200:
+            first = request.params | {"limit": "1"} if watches else request.params
+            answer = api.answer(replace(request, params=first))
+            if watches and answer.code == 200:
                 await send(_head(200, "application/json", ("Transfer-Encoding", "chunked")))
                 await api.watch(request, chunk)
                 await chunk(b"")
                 continue
-        answer = answer or api.answer(request)
         text = isinstance(answer.body, str)
         data = answer.body.encode() if text else msgspec.json.encode(answer.body)
-        size = ("Content-Length", str(len(data)))
-        await send(
-            _head(answer.code, "text/plain" if text else "application/json", size, *answer.headers),
-            data,
-        )
+        kind, size = "text/plain" if text else "application/json", str(len(data))
+        await send(_head(answer.code, kind, ("Content-Length", size), *answer.headers), data)
 
 
 async def _read(reader: asyncio.StreamReader) -> ApiRequest | None:
     """The next request of a connection, None when the client has closed it."""
     try:
-        first, *lines = (
-            (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip().split("\r\n")
-        )
+        head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
         return None
+    first, *lines = head.decode("latin-1").rstrip().split("\r\n")
     method, target, _ = first.split(" ", 2)
-    headers = {
-        name.strip().lower(): value.strip()
-        for name, _, value in (line.partition(":") for line in lines)
-    }
+    pairs = (line.partition(":") for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
     url = urlsplit(target)
-    params = {
-        name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()
-    }
-    return ApiRequest(
-        method,
-        url.path,
-        params,
-        headers,
-        await reader.readexactly(int(headers.get("content-length", 0))),
-    )
+    params = dict(parse_qsl(url.query, keep_blank_values=True))
+    data = await reader.readexactly(int(headers.get("content-length", 0)))
+    return ApiRequest(method, url.path, params, headers, data)
 
 
 def _head(code: int, kind: str, *more: tuple[str, str]) -> bytes:

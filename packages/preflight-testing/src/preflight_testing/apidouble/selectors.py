@@ -17,9 +17,7 @@ _FIELDS = {"metadata.name", "metadata.namespace", "spec.nodeName", "status.phase
 
 def selection(labels: str, fields: str) -> Matches:
     """What a list's ``labelSelector`` and ``fieldSelector`` select together."""
-    terms = [_on_labels(term) for term in _terms(labels)] + [
-        _on_field(term) for term in _terms(fields)
-    ]
+    terms = [*map(_on_labels, _terms(labels)), *map(_on_field, _terms(fields))]
     return lambda item: all(term(item) for term in terms)
 
 
@@ -34,17 +32,15 @@ def _terms(selector: str) -> list[re.Match[str]]:
 
 def _on_labels(term: re.Match[str]) -> Matches:
     key, op = term["key"], term["op"] or term["among"]
-    values = (
-        {value.strip() for value in term["values"].split(",")} if term["among"] else {term["value"]}
-    )
+    listed = term["values"].split(",") if term["among"] else [term["value"]]
+    values = {value and value.strip() for value in listed}
 
     def matches(item: dict[str, Any]) -> bool:
         labels = item["metadata"].get("labels") or {}
         if op is None:
             return (key in labels) != bool(term["absent"])
-        return (labels.get(key) in values) == (
-            op in {"=", "==", "in"}
-        )  # != and notin hold without the label, too
+        # != and notin hold without the label, too.
+        return (labels.get(key) in values) == (op in {"=", "==", "in"})
 
     return matches
 

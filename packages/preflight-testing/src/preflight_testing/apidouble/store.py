@@ -30,7 +30,13 @@ class Resource:
     status: bool = False
     custom: bool = False
 
+    @property
+    def head(self) -> Object:
+        """What each object begins with."""
+        return {"apiVersion": self.group_version, "kind": self.kind}
 
+
+PREFLIGHT = "preflight.nvsentinel.nvidia.com/v1alpha1"
 RESOURCES = (
     Resource("v1", "namespaces", "Namespace", namespaced=False, status=True),
     Resource("v1", "nodes", "Node", namespaced=False, status=True),
@@ -43,21 +49,8 @@ RESOURCES = (
     Resource("scheduling.k8s.io/v1alpha1", "workloads", "Workload"),
     Resource("scheduling.k8s.io/v1alpha2", "workloads", "Workload"),
     Resource("scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup", status=True),
-    Resource(
-        "preflight.nvsentinel.nvidia.com/v1alpha1",
-        "preflightconfigs",
-        "PreflightConfig",
-        status=True,
-        custom=True,
-    ),
-    Resource(
-        "preflight.nvsentinel.nvidia.com/v1alpha1",
-        "nodehealths",
-        "NodeHealth",
-        namespaced=False,
-        status=True,
-        custom=True,
-    ),
+    Resource(PREFLIGHT, "preflightconfigs", "PreflightConfig", status=True, custom=True),
+    Resource(PREFLIGHT, "nodehealths", "NodeHealth", namespaced=False, status=True, custom=True),
 )
 
 
@@ -69,13 +62,9 @@ class ApiRefused(Exception):
     def __init__(self, code: int, reason: str, message: str, **details: Any) -> None:
         super().__init__(message)
         self.code = code
+        head = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
         failure = {"message": message, "reason": reason, "details": details, "code": code}
-        self.status = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-        } | failure
+        self.status = head | failure
 
 
 @dataclass(frozen=True)
@@ -91,20 +80,14 @@ class StoredWrite:
         self, resource: Resource, namespace: str, matches: Matches
     ) -> tuple[str, Object] | None:
         """What a watch with this selection says of the write: type and object, or nothing."""
-        some = self.after or self.before or {}
-        if self.resource != resource or namespace not in {
-            "",
-            some["metadata"].get("namespace", ""),
-        }:
+        meta = (self.after or self.before or {})["metadata"]
+        if self.resource != resource or namespace not in {"", meta.get("namespace", "")}:
             return None
         was = self.before is not None and matches(self.before)
         if self.after is not None and matches(self.after):
             return "MODIFIED" if was else "ADDED", self.after
-        if (
-            was and self.before is not None
-        ):  # gone, or no longer selected: as it was, at the new version
-            return "DELETED", _at(self.before, self.version)
-        return None
+        # Gone, or no longer selected: as it was, at the new version.
+        return ("DELETED", _at(self.before, self.version)) if self.before and was else None
 
 
 @dataclass
@@ -136,9 +119,8 @@ class Store:
     def since(self, version: int) -> list[StoredWrite]:
         """Every write after ``version``; ApiRefused where its history was compacted away."""
         if version < self.compacted:
-            raise ApiRefused(
-                410, "Expired", f"too old resource version: {version} ({self.compacted})"
-            )
+            why = f"too old resource version: {version} ({self.compacted})"
+            raise ApiRefused(410, "Expired", why)
         return self.history[version - self.compacted :]  # versions rise by one with each step
 
     def get(self, resource: Resource, namespace: str, name: str) -> Object:
@@ -156,18 +138,13 @@ class Store:
         """
         if not token:
             items = sorted(self.objects.get(resource, {}).items())
-            matching = [
-                item for (where, _), item in items if namespace in {"", where} and matches(item)
-            ]
-            version = self.version
+            there = (item for (where, _), item in items if namespace in {"", where})
+            version, matching = self.version, [item for item in there if matches(item)]
         elif token in self._pages:
             version, matching = self._pages[token]
         else:
-            raise ApiRefused(
-                410,
-                "Expired",
-                "The provided continue parameter is too old to display a consistent list",
-            )
+            why = "The provided continue parameter is too old to display a consistent list"
+            raise ApiRefused(410, "Expired", why)
         meta: Object = {"resourceVersion": str(version)}
         if limit and len(matching) > limit:
             meta |= {"continue": uuid.uuid4().hex, "remainingItemCount": len(matching) - limit}
@@ -181,25 +158,19 @@ class Store:
         """
         meta = {k: v for k, v in body.get("metadata", {}).items() if v is not None}
         if "name" not in meta and "generateName" in meta:
-            meta["name"] = meta["generateName"] + "".join(
-                random.choices("bcdfghjklmnpqrstvwxz2456789", k=5)
-            )
+            end = random.choices("bcdfghjklmnpqrstvwxz2456789", k=5)
+            meta["name"] = meta["generateName"] + "".join(end)
         if "name" not in meta:
-            raise _invalid(
-                resource, "", "metadata.name", "Required value: name or generateName is required"
-            )
+            why = "Required value: name or generateName is required"
+            raise _invalid(resource, "", "metadata.name", why)
         if (namespace, meta["name"]) in self.objects.get(resource, {}):
             raise _refused(409, "AlreadyExists", resource, meta["name"], "already exists")
-        meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now()} | (
-            {"namespace": namespace} if namespace else {}
-        )
+        meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now()}
+        if namespace:
+            meta["namespace"] = namespace
         if resource.custom:
             meta["generation"] = 1
-        created = copied(body) | {
-            "apiVersion": resource.group_version,
-            "kind": resource.kind,
-            "metadata": meta,
-        }
+        created = copied(body) | resource.head | {"metadata": meta}
         if resource.status:
             created["status"] = {"phase": "Pending"} if resource.plural == "pods" else {}
         return self._write(resource, None, created)
@@ -210,31 +181,20 @@ class Store:
         """Replace ``before`` by ``body``; ``status`` says which of the two halves of the object
         may change.
         """
-        old, meta = (
-            before["metadata"],
-            {k: v for k, v in body.get("metadata", {}).items() if v not in (None, {}, [])},
-        )
-        name = old["name"]
+        old, name = before["metadata"], before["metadata"]["name"]
+        meta = {k: v for k, v in body.get("metadata", {}).items() if v not in (None, {}, [])}
         if meta.get("name") != name:
             message = f"the name of the object ({meta.get('name')}) does not match the name on the URL ({name})"
             raise ApiRefused(400, "BadRequest", message)
         if meta.get("uid", old["uid"]) != old["uid"]:
-            raise _invalid(
-                resource,
-                name,
-                "metadata.uid",
-                f'Invalid value: "{meta["uid"]}": field is immutable',
-            )
+            why = f'Invalid value: "{meta["uid"]}": field is immutable'
+            raise _invalid(resource, name, "metadata.uid", why)
         if meta.get("resourceVersion", old["resourceVersion"]) != old["resourceVersion"]:
             raise _conflict(resource, name)
         fixed = ("uid", "creationTimestamp", "namespace", "deletionTimestamp", "generation")
         kept = {k: old[k] for k in fixed if k in old}
         meta |= kept | {"resourceVersion": old["resourceVersion"]}
-        after = body | {
-            "apiVersion": resource.group_version,
-            "kind": resource.kind,
-            "metadata": meta,
-        }
+        after = body | resource.head | {"metadata": meta}
         if status:
             after = before | {"status": after.get("status", {})}
         elif resource.status:
@@ -243,11 +203,8 @@ class Store:
             return before
         if "generation" in old and after.get("spec") != before.get("spec"):
             after["metadata"] = after["metadata"] | {"generation": old["generation"] + 1}
-        gone = (
-            "deletionTimestamp" in old
-            and "finalizers" in old
-            and "finalizers" not in after["metadata"]
-        )
+        held = "finalizers" in after["metadata"]
+        gone = {"deletionTimestamp", "finalizers"} <= old.keys() and not held
         return self._write(resource, before, None if gone else after)
 
     def delete(self, resource: Resource, before: Object, options: Object) -> Object:
@@ -261,16 +218,15 @@ class Store:
             raise _conflict(resource, meta["name"])
         bound = resource.plural == "pods" and before.get("spec", {}).get("nodeName")
         ended = before.get("status", {}).get("phase") in {"Succeeded", "Failed"}
-        if not meta.get("finalizers") and (
-            not bound or ended or options.get("gracePeriodSeconds") == 0
-        ):
+        free = not bound or ended or options.get("gracePeriodSeconds") == 0
+        if free and not meta.get("finalizers"):
             return self._write(resource, before, None)
         if "deletionTimestamp" in meta:
             return before
         # A pod that is bound goes when its kubelet deletes it without grace.
-        ends = {"deletionTimestamp": _now()} | (
-            {"generation": meta["generation"] + 1} if resource.custom else {}
-        )
+        ends: Object = {"deletionTimestamp": _now()}
+        if resource.custom:
+            ends["generation"] = meta["generation"] + 1
         return self._write(resource, before, before | {"metadata": meta | ends})
 
     def _write(self, resource: Resource, before: Object | None, after: Object | None) -> Object:
@@ -301,19 +257,13 @@ def _now() -> str:
 def _refused(code: int, reason: str, resource: Resource, name: str, detail: str) -> ApiRefused:
     group = resource.group_version.rpartition("/")[0]
     qualified = f"{resource.plural}.{group}" if group else resource.plural
-    return ApiRefused(
-        code, reason, f'{qualified} "{name}" {detail}', name=name, group=group, kind=resource.plural
-    )
+    message = f'{qualified} "{name}" {detail}'
+    return ApiRefused(code, reason, message, name=name, group=group, kind=resource.plural)
 
 
 def _conflict(resource: Resource, name: str) -> ApiRefused:
-    return _refused(
-        409,
-        "Conflict",
-        resource,
-        name,
-        "has been modified; apply the changes to its latest version",
-    )
+    detail = "has been modified; apply the changes to its latest version"
+    return _refused(409, "Conflict", resource, name, detail)
 
 
 def _invalid(resource: Resource, name: str, where: str, detail: str) -> ApiRefused:
