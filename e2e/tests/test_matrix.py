@@ -11,11 +11,10 @@ from preflight_e2e.lab import GANG_VALUES, injector_values
 from preflight_testing.helm import UMBRELLA, render
 from preflight_testing.matrix.facts import GPUS, node_json, uuids
 from preflight_testing.matrix.fault import Fault
-from preflight_testing.matrix.mistake import Mistake
-from preflight_testing.matrix.proof import Proof
-from preflight_testing.matrix.rollout import CHECKS
+from preflight_testing.matrix.mistake import CHECKS, Mistake
 from preflight_testing.matrix.scenario import (
     MATRIX,
+    Proof,
     Scenario,
     load_all,
     load_faults,

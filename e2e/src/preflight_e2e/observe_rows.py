@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from preflight_testing.helm import Values
-from preflight_testing.matrix.mistake import Mistake
-from preflight_testing.matrix.rollout import RIGHT, SETTINGS
+from preflight_testing.matrix.mistake import RIGHT, SETTINGS, Mistake
 
 from .lab import GANG_VALUES, injector_values
 

@@ -20,8 +20,7 @@ from kubernetes import client
 from preflight_e2e import observe_rows
 from preflight_e2e.lab import Lab, until
 from preflight_e2e.runner import IMAGE
-from preflight_testing.matrix.mistake import Mistake
-from preflight_testing.matrix.rollout import CHECKS, written_out
+from preflight_testing.matrix.mistake import CHECKS, Mistake, written_out
 from preflight_testing.matrix.scenario import load_mistakes
 
 pytestmark = [pytest.mark.timeout(420), pytest.mark.fakes]

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_testing.matrix.mistake import Mistake
-from preflight_testing.matrix.rollout import CHECKS, written_out
+from preflight_testing.matrix.mistake import CHECKS, Mistake, written_out
 from preflight_testing.matrix.scenario import load_mistakes
 from preflight_webhook.config.config import ConfigError, parse
 

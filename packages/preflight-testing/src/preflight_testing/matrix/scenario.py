@@ -18,7 +18,6 @@ import msgspec
 
 from .fault import Fault
 from .mistake import Mistake
-from .proof import Proof
 
 MATRIX = Path(__file__).resolve().parents[5] / "e2e" / "matrix"
 
@@ -154,6 +153,25 @@ class Scenario(_Row, frozen=True, kw_only=True):
         should run meanwhile.
         """
         return any(step.rosters or any(pod.within for pod in step.pods) for step in self.steps)
+
+
+class Proof(_Row, frozen=True, kw_only=True):
+    """``fault``: what breaks or is asked for; ``sees``: what comes of it for users.
+
+    ``ring``: the strongest ground on which the row is run. `pure`: functions and a simulated
+    cluster; `process`: our programs as processes, beside doubles; `api-server`: beside real
+    kube-apiserver, kube-controller-manager or kube-scheduler; `cluster`: real kubelets, by
+    ``e2e/tests/cluster``.
+
+    ``test``: what runs it, ``FOLDER/FILE.py::FUNCTION`` from the root of the repository, with
+    ``[ID]`` where one of its parameters is the row.
+    """
+
+    id: str
+    fault: str
+    sees: str
+    ring: Literal["pure", "process", "api-server", "cluster"]
+    test: str
 
 
 class _File(_Row, frozen=True, kw_only=True):
