@@ -170,7 +170,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_the_largest_objects_of_every_kind_leave_a_process_half_of_its_memory(
     cluster: Attacked, process: str, shape: str, count: int, tmp_path: Path
 ) -> None:
-    cluster.close()  # an API server ends a connection that nobody has used for minutes
     for lease in cluster.ask("GET", cluster.path("preflight/leases")).body["items"]:
         cluster.ask("DELETE", cluster.path(f"preflight/leases/{lease['metadata']['name']}"))
     with ExitStack() as stack:

@@ -32,13 +32,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Impersonator]:
         pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
     with ApiServer(tmp_path_factory.mktemp("table"), folder, authorization="RBAC") as server:
         found = Impersonator(server, NAME)
-        try:
-            found.create("/api/v1/namespaces", {"metadata": {"name": HOME}})
-            found.install(render(PARTS / NAME, {"labeler": {"enabled": True}}, namespace=HOME))
-            server.served(names.WRAPPERS)
-            yield found
-        finally:
-            found.close()
+        found.create("/api/v1/namespaces", {"metadata": {"name": HOME}})
+        found.install(render(PARTS / NAME, {"labeler": {"enabled": True}}, namespace=HOME))
+        server.served(names.WRAPPERS)
+        yield found
 
 
 def of(row: RightCase) -> tuple[str, Object]:

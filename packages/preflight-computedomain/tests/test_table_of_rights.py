@@ -29,14 +29,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Impersonator]:
     gates = {"enabled": True, "featureGates": {"HostManagedIMEX": True}}
     with ApiServer(tmp_path_factory.mktemp("table"), folder, authorization="RBAC") as server:
         found = Impersonator(server, NAME)
-        try:
-            for name in (HOME, "team"):
-                found.create("/api/v1/namespaces", {"metadata": {"name": name}})
-            found.install(render(UMBRELLA, {NAME: gates}, namespace=HOME))
-            server.served(DOMAINS)
-            yield found
-        finally:
-            found.close()
+        for name in (HOME, "team"):
+            found.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        found.install(render(UMBRELLA, {NAME: gates}, namespace=HOME))
+        server.served(DOMAINS)
+        yield found
 
 
 def of(row: RightCase) -> tuple[str, Object]:

@@ -36,14 +36,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Impersonator]:
         pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
     with ApiServer(tmp_path_factory.mktemp("table"), folder, authorization="RBAC") as server:
         found = Impersonator(server, NAME, "admin")
-        try:
-            found.create("/api/v1/namespaces", {"metadata": {"name": HOME}})
-            found.install(render(GANG, {"protection": {"exemptUsers": ["admin"]}}, namespace=HOME))
-            for path in (node_health.path(), policy.path()):
-                server.served(path)
-            yield found
-        finally:
-            found.close()
+        found.create("/api/v1/namespaces", {"metadata": {"name": HOME}})
+        found.install(render(GANG, {"protection": {"exemptUsers": ["admin"]}}, namespace=HOME))
+        for path in (node_health.path(), policy.path()):
+            server.served(path)
+        yield found
 
 
 def of(row: RightCase) -> tuple[str, Object]:

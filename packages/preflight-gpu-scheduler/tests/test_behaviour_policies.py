@@ -40,14 +40,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Impersonator]:
     home = tmp_path_factory.mktemp("policies")
     with ApiServer(home, folder, authorization="RBAC") as server:
         found = Impersonator(server, NAME, EXEMPT)
-        try:
-            for name in (HOME, "team", names.LOCK_NAMESPACE):
-                found.create("/api/v1/namespaces", {"metadata": {"name": name}})
-            found.install(render(UMBRELLA, VALUES, namespace=HOME))
-            server.served(names.STATUSES)
-            yield found
-        finally:
-            found.close()
+        for name in (HOME, "team", names.LOCK_NAMESPACE):
+            found.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        found.install(render(UMBRELLA, VALUES, namespace=HOME))
+        server.served(names.STATUSES)
+        yield found
 
 
 def pod(name: str, **annotations: str) -> Object:

@@ -36,14 +36,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Impersonator]:
         found = Impersonator(server, NAME)
         for kind in (*GROVE, compute_domains()):
             server.define(kind)
-        try:
-            found.create("/api/v1/namespaces", {"metadata": {"name": HOME}})
-            found.install(
-                render(UMBRELLA, {NAME: {"enabled": True, "mode": "literal"}}, namespace=HOME)
-            )
-            yield found
-        finally:
-            found.close()
+        found.create("/api/v1/namespaces", {"metadata": {"name": HOME}})
+        found.install(
+            render(UMBRELLA, {NAME: {"enabled": True, "mode": "literal"}}, namespace=HOME)
+        )
+        yield found
 
 
 def of(row: RightCase) -> tuple[str, Object]:

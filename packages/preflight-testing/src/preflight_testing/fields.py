@@ -7,10 +7,8 @@ A right is a row of a service's table: what has ``resource``, ``verbs``, ``group
 from __future__ import annotations
 
 import copy
-import http.client
 import json
 import re
-import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -88,11 +86,8 @@ def example(row: RightCase, component: str = "") -> tuple[str, Object]:
     body: Object
     match resource:
         case "leases":
-            version, kind, body = (
-                "coordination.k8s.io/v1",
-                "Lease",
-                {"spec": {"holderIdentity": "x"}},
-            )
+            version, kind = "coordination.k8s.io/v1", "Lease"
+            body = {"spec": {"holderIdentity": "x"}}
         case "secrets":
             version, kind = "v1", "Secret"
             body = {"type": "kubernetes.io/tls", "data": {"tls.crt": "", "tls.key": ""}}
@@ -180,14 +175,14 @@ class Fields:
     def __init__(self, document: Object) -> None:
         self._known = document["components"]["schemas"]
 
-    def kind(self, group: str, kind: str) -> str:
-        """The name of its schema."""
+    def kind(self, item: Object) -> str:
+        """The name of the schema of an object's kind."""
+        group, kind = item["apiVersion"].rpartition("/")[0], item["kind"]
         for name, schema in self._known.items():
-            for each in schema.get("x-kubernetes-group-version-kind", ()):
-                if (each["group"], each["kind"]) == (group, kind) and "metadata" in schema.get(
-                    "properties", {}
-                ):
-                    return str(name)
+            kinds = schema.get("x-kubernetes-group-version-kind", ())
+            known = {(each["group"], each["kind"]) for each in kinds}
+            if (group, kind) in known and "metadata" in schema.get("properties", {}):
+                return str(name)
         raise KeyError(f"{kind} of {group or 'the core'}")
 
     def changes(self, kind: str, now: Object, depth: int = 6) -> Iterator[tuple[str, list[Any]]]:
@@ -197,8 +192,7 @@ class Fields:
     def _object(self, schema: Object, now: Object, depth: int) -> Iterator[tuple[str, list[Any]]]:
         for key, each in schema.get("properties", {}).items():
             for path, values in self._value(each, now.get(key), depth - 1):
-                whole = f"{key}{path}"
-                yield whole, [{**now, key: value} for value in values]
+                yield f"{key}{path}", [{**now, key: value} for value in values]
             if key in now and key not in schema.get("required", ()):
                 yield f"{key} left out", [{k: v for k, v in now.items() if k != key}]
 
@@ -209,9 +203,8 @@ class Fields:
         if schema.get("type") == "array":
             yield from self._array(schema, now or [], depth)
         elif "properties" in schema:
-            yield from (
-                (f".{path}", values) for path, values in self._object(schema, now or {}, depth)
-            )
+            for path, values in self._object(schema, now or {}, depth):
+                yield f".{path}", values
         elif schema.get("type") == "object":
             present = now or {}
             value = self._samples(schema.get("additionalProperties", {}))
@@ -272,14 +265,7 @@ class Impersonator:
     def __init__(self, server: ApiServer, release: str = "", admin: str = "") -> None:
         self.server = server
         self._release, self._admin = release, admin
-        trusted = ssl.create_default_context(cafile=str(server.ca))
-        host = server.server.removeprefix("https://")
-        self._http = http.client.HTTPSConnection(host, context=trusted, timeout=60)
         self._fields: dict[str, Fields] = {}
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
 
     def ask(
         self,
@@ -309,12 +295,7 @@ class Impersonator:
             headers.append(("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node))
         # Without spaces: the API server compares the bytes of a RawExtension.
         content = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        self._http.putrequest(method, path)
-        for name, value in (*headers, ("Content-Length", str(len(content)))):
-            self._http.putheader(name, value)
-        self._http.endheaders(content)
-        answer = self._http.getresponse()
-        text = answer.read()
+        answer, text = self.server.exchange(method, path, content, headers)
         parsed = Answer(answer.status, json.loads(text) if text.startswith(b"{") else {})
         policy = parsed.words.partition("ValidatingAdmissionPolicy '")[2].partition("'")[0]
         return parsed._replace(policy=policy.removeprefix(f"{self._release}-"))
@@ -360,10 +341,9 @@ class Impersonator:
         tried = Tried(set(), set())
         subresource = f"{path}/status" if right.resource.endswith("/status") else path
         subresource += "?dryRun=All"
-        schema = self.fields(path)
-        group = now["apiVersion"].rpartition("/")[0]
         before = kept(now, right.fields)
-        for field, values in schema.changes(schema.kind(group, now["kind"]), now):
+        schema = self.fields(path)
+        for field, values in schema.changes(schema.kind(now), now):
             section = field.partition(".")[0].partition("[")[0].partition(" ")[0]
             for value in values:
                 verb, change = "PUT", value
@@ -392,8 +372,6 @@ class Impersonator:
         """
         tried = Tried(set(), set())
         where = f"{path}?dryRun=All"
-        schema = self.fields(path)
-        group = start["apiVersion"].rpartition("/")[0]
 
         def left(item: Object) -> Object:
             about = {k: v for k, v in item["metadata"].items() if k not in NEW}
@@ -401,7 +379,8 @@ class Impersonator:
 
         base = self.ask("POST", where, start, user=user, node=node)
         assert base.status == 201, base
-        for field, values in schema.changes(schema.kind(group, start["kind"]), start, 4):
+        schema = self.fields(path)
+        for field, values in schema.changes(schema.kind(start), start, 4):
             for value in values:
                 if self.ask("POST", where, value).status != 201:
                     continue
@@ -425,15 +404,12 @@ class Impersonator:
         suffix = "/status" if right.resource.endswith("/status") else ""
 
         def ask(where: str, whole: Object, change: Any, node: str = node) -> Answer:
+            changed = {**whole, "metadata": {**whole["metadata"], **change}}
             if new:
-                about = {"metadata": {**whole["metadata"], **change}}
-                return self.ask(
-                    "POST", f"{where}?dryRun=All", {**whole, **about}, user=user, node=node
-                )
+                return self.ask("POST", f"{where}?dryRun=All", changed, user=user, node=node)
             at = f"{where}/{whole['metadata']['name']}{suffix}?dryRun=All"
             if "patch" not in right.verbs:
-                about = {"metadata": {**whole["metadata"], **change}}
-                return self.ask("PUT", at, {**whole, **about}, user=user, node=node)
+                return self.ask("PUT", at, changed, user=user, node=node)
             patch = [{"op": "add", "path": f"/metadata/{k}", "value": v} for k, v in change.items()]
             return self.ask("PATCH", at, patch, user=user, node=node)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -42,6 +44,15 @@ class ChartError(Exception):
     """Helm refuses the chart, the values or the release; the message is Helm's own."""
 
 
+@contextmanager
+def _helm() -> Iterator[None]:
+    """What Helm raises is a ChartError."""
+    try:
+        yield
+    except HelmError as error:
+        raise ChartError(str(error)) from error
+
+
 def render(
     chart: Path, values: Values | None = None, *, namespace: str = "preflight", revision: int = 1
 ) -> list[Object]:
@@ -57,12 +68,9 @@ def render(
 def _render(chart: Path, text: str, namespace: str, revision: int) -> tuple[bytes, ...]:
     """The objects of each file, pickled: each caller may change its own."""
     values: Values | None = json.loads(text)
-    try:
-        with Chart.load(chart) as loaded:
-            loaded.validate_schema(loaded.merge_values(values))
-            files = loaded.render(values, name="preflight", namespace=namespace, revision=revision)
-    except HelmError as error:
-        raise ChartError(str(error)) from error
+    with _helm(), Chart.load(chart) as loaded:
+        loaded.validate_schema(loaded.merge_values(values))
+        files = loaded.render(values, name="preflight", namespace=namespace, revision=revision)
     manifests = (text for name, text in sorted(files.items()) if name.endswith(".yaml"))
     return tuple(_documents(text) for text in manifests)
 
@@ -82,15 +90,10 @@ def only(objects: list[Object], kind: str, component: str | None = None) -> Obje
     """The one object of a kind (and component) among many. Raises ValueError when there is none, or
     more.
     """
-    matches = [
-        o
-        for o in objects
-        if o["kind"] == kind
-        and (
-            component is None
-            or o["metadata"]["labels"].get("app.kubernetes.io/component") == component
-        )
-    ]
+    matches = [o for o in objects if o["kind"] == kind]
+    if component is not None:
+        label = "app.kubernetes.io/component"
+        matches = [o for o in matches if o["metadata"]["labels"].get(label) == component]
     if len(matches) != 1:
         raise ValueError(f"{len(matches)} objects of kind {kind}")
     return matches[0]
@@ -126,38 +129,22 @@ class Release:
 
     def uninstall(self, *, wait: bool = True, timeout: int = 120) -> None:
         """`helm uninstall [--wait]`; nothing to do where there is no release. Raises ChartError."""
-        try:
-            self._config.uninstall(
-                self.name, ignore_not_found=True, wait=_strategy(wait), timeout=timeout
-            )
-        except HelmError as error:
-            raise ChartError(str(error)) from error
+        how: Any = {"wait": _strategy(wait), "timeout": timeout}
+        with _helm():
+            self._config.uninstall(self.name, ignore_not_found=True, **how)
 
     def rollback(self, *, wait: bool = False, timeout: int = 120) -> None:
         """`helm rollback` to the revision before. Raises ChartError."""
-        try:
+        with _helm():
             self._config.rollback(self.name, wait=_strategy(wait), timeout=timeout)
-        except HelmError as error:
-            raise ChartError(str(error)) from error
 
     def _do(
         self, action: str, values: Values, timeout: int, *, wait: bool, **options: bool
     ) -> None:
-        try:
-            with Chart.load(self.chart) as chart:
-                chart.validate_schema(chart.merge_values(values))
-                run = getattr(self._config, action)
-                run(
-                    chart,
-                    self.name,
-                    values,
-                    namespace=self.namespace,
-                    timeout=timeout,
-                    wait=_strategy(wait),
-                    **options,
-                )
-        except HelmError as error:
-            raise ChartError(str(error)) from error
+        how = {"namespace": self.namespace, "timeout": timeout, "wait": _strategy(wait)}
+        with _helm(), Chart.load(self.chart) as chart:
+            chart.validate_schema(chart.merge_values(values))
+            getattr(self._config, action)(chart, self.name, values, **how, **options)
 
 
 def _strategy(wait: bool) -> str:

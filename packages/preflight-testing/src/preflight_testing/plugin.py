@@ -57,14 +57,8 @@ def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiFixture]:
     if request.param == "real":
         real: ApiServer = request.getfixturevalue("real_api_server")
         real.call("POST", "/api/v1/namespaces", namespace)
-        yield ApiFixture(
-            "real",
-            real.server,
-            real.kubeconfig(tmp_path / "kubeconfig"),
-            name,
-            real.forget,
-            real.restart,
-        )
+        kubeconfig = real.kubeconfig(tmp_path / "kubeconfig")
+        yield ApiFixture("real", real.server, kubeconfig, name, real.forget, real.restart)
         return
     with ApiDouble(absent=[ABSENT]) as double:
         double.within(lambda: double.create("namespaces", namespace))
