@@ -71,15 +71,6 @@ def test_all_problems_are_told_at_once() -> None:
     )
 
 
-def test_the_history_of_earlier_releases_is_refused_with_what_to_do() -> None:
-    found = problems("{history: 336h, leaseDuration: 3}")
-    assert len(found) == 2
-    assert (
-        "history: is no setting any more, as nothing is remembered of nodes from gang to gang; remove it."
-        in found
-    )
-
-
 @pytest.mark.parametrize("labels", ["[not a label]", "[a/b/c]", "['']"])
 def test_a_topology_label_is_a_labels_name(labels: str) -> None:
     (problem,) = problems(f"topologyLabels: {labels}")

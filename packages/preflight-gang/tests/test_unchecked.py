@@ -7,15 +7,18 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from preflight_gang.core.claims import (
+from preflight_gang.core.unchecked import (
+    AuditedPod,
     DeviceClass,
     GpuClaims,
+    Namespace,
     Origin,
     ResourceClaim,
     gives_gpus,
+    opted_in,
     resource_names,
+    why_unchecked,
 )
-from preflight_gang.core.unchecked import AuditedPod, Namespace, opted_in, why_unchecked
 from preflight_proto import names
 from preflight_proto.admitted import Admitted, SeenClaim, encode_admitted
 
@@ -469,9 +472,3 @@ def test_a_pod_that_has_ended_or_asked_for_none_is_not_told_of_its_claims() -> N
     assert why_unchecked(pod, (), KNOWN) == "asked-for-none"
     pod.status.phase = "Succeeded"
     assert why_unchecked(pod, (), KNOWN) is None
-
-
-def test_of_a_pods_annotations_only_those_that_are_read_are_kept() -> None:
-    annotations = {names.CLAIMS_ANNOTATION: "c", names.CHECKS_ANNOTATION: "d", "note": "x" * 1000}
-    pod = msgspec.convert({"metadata": {"name": "p", "annotations": annotations}}, AuditedPod)
-    assert pod.metadata.annotations == {names.CLAIMS_ANNOTATION: "c", names.CHECKS_ANNOTATION: "d"}

@@ -123,7 +123,6 @@ def json_schema() -> dict[str, Any]:
     return msgspec.json.schema(Config)
 
 
-_RETIRED: Final = "history: is no setting any more, as nothing is remembered of nodes from gang to gang; remove it."
 CHART: Final = "preflight-gang"
 OWN: Final = helm_values.DEPLOYED | {"crd"}
 """Values that say how the chart itself is deployed; the others are our configuration."""
@@ -151,8 +150,6 @@ def _of(raw: Any, path: str) -> Config:
         config = msgspec.convert(raw, Config)
         if not (problems := _meaning(config)):
             return config
-    retired = "history: unknown key"
-    problems = [_RETIRED if problem.startswith(retired) else problem for problem in problems]
     raise ConfigError(
         [problem if problem.startswith("the file") else f"{path}{problem}" for problem in problems]
     )

@@ -50,6 +50,10 @@ class _Object(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=Tru
     pass
 
 
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 class OwnerReference(_Object, frozen=True, kw_only=True):
     """One owner of an object; ``controller``: whether it made the object."""
 
@@ -80,20 +84,13 @@ class Metadata(_Object, frozen=True, kw_only=True):
     annotated: bool = False
 
     def __post_init__(self) -> None:
-        labels, annotations, owners = self.labels, self.annotations, self.owner_references
-        put = msgspec.structs.force_setattr
+        put, labels, annotations = msgspec.structs.force_setattr, self.labels, self.annotations
         put(self, "annotated", bool(annotations))
-        if labels:
-            put(self, "labels", {key: labels[key] for key in _LABELS if key in labels})
-        if annotations:
-            kept = {key: annotations[key] for key in _ANNOTATIONS.keys() & annotations.keys()}
-            for key, value in kept.items():
-                if len(value) > (most := _ANNOTATIONS[key]):
-                    kept[key] = value[: most - 1] + "…"
-            put(self, "annotations", kept)
-        if owners:
-            controllers = (one for one in owners if one.controller and one.fits)
-            put(self, "owner_references", tuple(controllers)[:1])
+        put(self, "labels", {key: labels[key] for key in _LABELS if key in labels})
+        read = ((key, most) for key, most in _ANNOTATIONS.items() if key in annotations)
+        put(self, "annotations", {key: _shortened(annotations[key], most) for key, most in read})
+        controllers = (one for one in self.owner_references if one.controller and one.fits)
+        put(self, "owner_references", tuple(controllers)[:1])
 
 
 class _VolumeMount(_Object, frozen=True, kw_only=True):
@@ -107,9 +104,8 @@ class Container(_Object, frozen=True, kw_only=True):
     volume_mounts: tuple[_VolumeMount, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.volume_mounts:
-            ours = (one for one in self.volume_mounts if one.name.startswith(names.VOLUME_PREFIX))
-            msgspec.structs.force_setattr(self, "volume_mounts", tuple(ours)[:_MOST_CONTAINERS])
+        ours = (one for one in self.volume_mounts if one.name.startswith(names.VOLUME_PREFIX))
+        msgspec.structs.force_setattr(self, "volume_mounts", tuple(ours)[:_MOST_CONTAINERS])
 
 
 class _FieldRef(_Object, frozen=True, kw_only=True):
@@ -158,14 +154,12 @@ class Volume(_Object, frozen=True, kw_only=True):
         put(self, "projected", None)
 
 
-_SAME: Final[dict[tuple[Volume, ...], tuple[Volume, ...]]] = {}
-_MOST_SAME: Final = 256
 _MOST_VOLUMES: Final = 4
 """Of ours that show the node: the gang's and the node's own."""
 
 
 class PodSpec(_Object, frozen=True, kw_only=True):
-    """``volumes``: ours that show something of the node; pods of one template share an object."""
+    """``volumes``: ours that show something of the node."""
 
     node_name: str = ""
     host_network: bool = False
@@ -173,24 +167,19 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     volumes: tuple[Volume, ...] = ()
 
     def __post_init__(self) -> None:
-        kept = tuple(volume for volume in self.volumes if volume.shows)[:_MOST_VOLUMES]
-        if len(_SAME) < _MOST_SAME:
-            kept = _SAME.setdefault(kept, kept)
-        msgspec.structs.force_setattr(self, "volumes", _SAME.get(kept, kept))
-        if len(self.init_containers) > _MOST_CONTAINERS:
-            msgspec.structs.force_setattr(
-                self, "init_containers", self.init_containers[:_MOST_CONTAINERS]
-            )
+        put = msgspec.structs.force_setattr
+        shown = (volume for volume in self.volumes if volume.shows)
+        put(self, "volumes", tuple(shown)[:_MOST_VOLUMES])
+        put(self, "init_containers", self.init_containers[:_MOST_CONTAINERS])
 
 
 def _cut(
     one: ContainerWaiting | ContainerTerminated | PodCondition | PodStatus,
     most: int = _MOST_MESSAGE,
 ) -> None:
-    if len(one.message) > most:
-        msgspec.structs.force_setattr(one, "message", one.message[: most - 1] + "…")
-    if len(one.reason) > _MOST_OWNER:
-        msgspec.structs.force_setattr(one, "reason", one.reason[:_MOST_OWNER])
+    put = msgspec.structs.force_setattr
+    put(one, "message", _shortened(one.message, most))
+    put(one, "reason", one.reason[:_MOST_OWNER])
 
 
 class ContainerWaiting(_Object, frozen=True, kw_only=True):
@@ -271,8 +260,7 @@ class PodStatus(_Object, frozen=True, kw_only=True):
         _cut(self, _MOST_WORDS)
         put, read = msgspec.structs.force_setattr, {it.type: it for it in self.conditions}
         put(self, "conditions", tuple(read[key] for key in sorted(_CONDITIONS & read.keys())))
-        if len(kept := self.init_container_statuses) > _MOST_CONTAINERS:
-            put(self, "init_container_statuses", kept[:_MOST_CONTAINERS])
+        put(self, "init_container_statuses", self.init_container_statuses[:_MOST_CONTAINERS])
 
 
 class Pod(_Object, frozen=True, kw_only=True):

@@ -15,16 +15,19 @@ from preflight_proto.devices import GROUP
 
 from preflight_gang.config import Config
 from preflight_gang.controller.reports import Reports
-from preflight_gang.core.claims import (
+from preflight_gang.core.unchecked import (
+    CARRIES_CHECKS,
+    LEFT_OUT,
     NO_CLAIMS,
+    AuditedPod,
     DeviceClass,
     GpuClaims,
     Origin,
     ResourceClaim,
     gives_gpus,
     resource_names,
+    why_unchecked,
 )
-from preflight_gang.core.unchecked import CARRIES_CHECKS, LEFT_OUT, AuditedPod, why_unchecked
 from preflight_gang.metrics import Metrics
 
 _CLASSES = (GROUP, "deviceclasses")

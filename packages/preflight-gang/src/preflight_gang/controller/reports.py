@@ -9,6 +9,7 @@ counted: in any other one anybody may write what looks like a check.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -26,7 +27,6 @@ from preflight_gang.api.error_codes import OTHER
 from preflight_gang.api.types import Node, Pod, node_with
 from preflight_gang.config import Config
 from preflight_gang.controller.apply import Writer
-from preflight_gang.controller.namespaces import Namespaces
 from preflight_gang.controller.node_health import NodeHealthController
 from preflight_gang.core.membership import code_word
 from preflight_gang.core.node_facts import facts_patch, goes_with_roster, missing_annotations
@@ -40,6 +40,7 @@ from preflight_gang.core.results import (
     not_started,
     stuck_checks,
 )
+from preflight_gang.core.unchecked import Namespace, opted_in
 from preflight_gang.metrics import Metrics
 
 log = get_logger(__name__)
@@ -51,6 +52,31 @@ counted, may have expired (the API server keeps Events for an hour).
 """
 NODES_LATEST: Final = 5.0
 """Seconds that a new leader waits for the nodes, at most: a roster written before goes without."""
+
+
+class Namespaces(Reflector[Namespace]):
+    """Which namespaces are opted in, by the lists that injector and controller are given alike.
+    ``changed`` gets the name of one that is new or other.
+    """
+
+    def __init__(self, client: Client, config: Config, changed: Callable[[str], None]) -> None:
+        super().__init__(
+            client,
+            "/api/v1/namespaces",
+            Namespace,
+            on_change=lambda change: changed(change.key),
+            key=lambda namespace: namespace.metadata.name,
+        )
+        self._config = config
+
+    def opted_in(self, name: str) -> bool:
+        """Whether the pods of a namespace are checked; not those of an unknown one."""
+        found, config = self.get(name), self._config
+        return found is not None and opted_in(found, config.namespaces, config.exclude_namespaces)
+
+    def all_opted_in(self) -> list[str]:
+        """The names of those whose pods are checked, sorted."""
+        return sorted(filter(self.opted_in, self.store))
 
 
 class Reports:

@@ -1,4 +1,5 @@
-"""Which namespaces are opted in, and why pods of theirs have GPUs that no check was injected for.
+"""Which namespaces are opted in, and why pods of theirs have GPUs, by extended resources or by
+claims (DRA), that no check was injected for.
 
 Pure. A pod gets its checks at admission or never: what slipped past the webhook stays unchecked
 until it is created anew. What a pod's claims were then it has written down; they are compared with
@@ -7,16 +8,21 @@ what they are now.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from preflight_kube.api.workloads.model import at, maps
 from preflight_proto import names
 from preflight_proto.admitted import ContractError, SeenClaim, decode_admitted, swapped
-from preflight_proto.devices import OTHER_RESOURCES, may_be_gpus
-
-from preflight_gang.core.claims import NO_CLAIMS, GpuClaims, Origin
+from preflight_proto.devices import (
+    IMPLICIT,
+    OTHER_RESOURCES,
+    is_for_gpus,
+    may_be_gpus,
+    requests_of,
+)
 
 LEFT_OUT: Final = f"{names.CHECKED_LABEL}!={names.CHECKED}"
 """The label selector of pods without checks."""
@@ -27,9 +33,6 @@ _DECIDED: Final = frozenset({names.CHECKED, names.NO_CHECK_APPLIES})
 """What the webhook writes to pods that it has decided about; any other value says nothing."""
 # The API server's picture of a pod that the kubelet has from a file.
 _MIRROR: Final = "kubernetes.io/config.mirror"
-_ANNOTATIONS: Final = frozenset(
-    {_MIRROR, names.CHECKS_ANNOTATION, names.CLAIMS_ANNOTATION, names.GPU_CLAIM_ANNOTATION}
-)
 
 
 class _NamespaceMetadata(msgspec.Struct, gc=False):
@@ -57,6 +60,70 @@ def opted_in(namespace: Namespace, listed: Collection[str], excluded: Collection
 
 class _Object(msgspec.Struct, rename="camel", gc=False):
     pass
+
+
+class Origin(_Object, kw_only=True):
+    """Which of the objects that have had a name this one is."""
+
+    name: str
+    uid: str = ""
+    creation_timestamp: datetime | None = None
+
+
+class ResourceClaim(_Object, kw_only=True):
+    """What is asked for, and what was allocated; or a template, of which each pod gets a claim."""
+
+    metadata: Origin
+    spec: Any = None
+    status: Any = None
+
+
+class _ClassSpec(_Object):
+    extended_resource_name: str | None = None
+
+
+class DeviceClass(_Object, kw_only=True):
+    """A device class, as far as it says which extended resource stands for it."""
+
+    metadata: Origin
+    spec: _ClassSpec | None = None
+
+
+class GpuClaims(msgspec.Struct, frozen=True):
+    """Names of a namespace's claims; by name those that give GPUs, and templates of such claims."""
+
+    claims: Collection[str] = frozenset()
+    gpu_claims: Mapping[str, Origin] = {}
+    gpu_templates: Mapping[str, Origin] = {}
+
+
+NO_CLAIMS: Final = GpuClaims()
+
+
+def resource_names(
+    named: Iterable[str], classes: Collection[str], found: Iterable[DeviceClass]
+) -> frozenset[str]:
+    """Extended resources that are GPUs: those ``named``, and those of the device ``classes``."""
+    own = (
+        one.spec.extended_resource_name
+        for one in found
+        if one.spec is not None and one.metadata.name in classes
+    )
+    return frozenset([*named, *(IMPLICIT + one for one in classes), *filter(None, own)])
+
+
+def gives_gpus(claim: ResourceClaim, classes: Collection[str]) -> bool:
+    """Whether a claim has GPUs; while it has nothing yet, whether it may get some.
+
+    Administrative access gives a pod no device of its own.
+    """
+    met = None
+    if (allocation := at(claim.status, ("allocation",))) is not None:
+        met = {str(one.get("request")) for one in maps(at(allocation, ("devices", "results")))}
+    return any(
+        is_for_gpus(request.classes, classes, admin=request.admin)
+        for request in requests_of({"spec": claim.spec}, met)
+    )
 
 
 class _About(_Object):
@@ -95,16 +162,11 @@ class _Status(_Object):
 
 
 class AuditedPod(_Object):
-    """A pod that :data:`LEFT_OUT` or :data:`CARRIES_CHECKS` selects; it keeps what is read here."""
+    """A pod that :data:`LEFT_OUT` or :data:`CARRIES_CHECKS` selects."""
 
     metadata: _About
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _Status = msgspec.field(default_factory=_Status)
-
-    def __post_init__(self) -> None:
-        if annotations := self.metadata.annotations:
-            read = _ANNOTATIONS & annotations.keys()
-            self.metadata.annotations = {key: annotations[key] for key in read}
 
     @property
     def claims(self) -> bool:
