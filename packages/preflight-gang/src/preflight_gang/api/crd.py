@@ -4,67 +4,54 @@ of NodeHealth. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from preflight_kube.api import crd as definitions
 from preflight_kube.api import node_health
 from preflight_kube.api.conditions import Conditions
-from preflight_kube.api.crd import Column, condition_column
+from preflight_kube.api.crd import Column, ValidationRule, condition_column
 from preflight_proto import names
 from preflight_proto.policy import ACCEPTED, GROUP, KIND, PLURAL, VERSION, PreflightConfigSpec
 
-
-class OverrideRule(NamedTuple):
-    """What a schema cannot say about the object ``at``: in CEL for the API server, and for us.
-
-    A test asks both about the same objects.
-    """
-
-    at: tuple[str, ...]
-    cel: str
-    holds: Callable[[Mapping[str, Any]], bool]
-    message: str
+_DISCOVERY: Final = ("spec", "gangDiscovery")
+_LABELS: Final = (*_DISCOVERY, "labels")
 
 
-def _reads(option: str, methods: tuple[str, ...]) -> OverrideRule:
+def _reads(option: str, methods: tuple[str, ...]) -> ValidationRule:
     listed = ", ".join(f"'{method}'" for method in methods)
-    return OverrideRule(
-        ("gangDiscovery",),
+    return ValidationRule(
+        _DISCOVERY,
         f"!has(self.{option}) || !has(self.method) || self.method in [{listed}]",
-        lambda it: option not in it or it.get("method", methods[0]) in methods,
         f"{option} is read only where method is {' or '.join(methods)}; set method so, or leave {option} out",
     )
 
 
-def _not_ours(key: str) -> OverrideRule:
-    return OverrideRule(
-        ("gangDiscovery", "labels"),
+def _not_ours(key: str) -> ValidationRule:
+    return ValidationRule(
+        _LABELS,
         f"!has(self.{key}) || !self.{key}.startsWith('{names.PREFIX}')",
-        lambda it: not it.get(key, "").startswith(names.PREFIX),
         f"{key} is below {names.PREFIX}, where users' labels are removed; choose another label",
     )
 
 
 RULES: Final = (
-    OverrideRule(
-        (),
+    ValidationRule(
+        ("spec",),
         "has(self.gangDiscovery) || has(self.enforcement)",
-        lambda it: "gangDiscovery" in it or "enforcement" in it,
         "nothing is set; set gangDiscovery or enforcement, or delete the object",
     ),
     _reads("labels", ("auto", "labels")),
     _reads("ownerSchedulers", ("auto", "kai")),
-    OverrideRule(
-        ("gangDiscovery", "labels"),
+    ValidationRule(
+        _LABELS,
         "!has(self.gangIdLabel) || !has(self.gangSizeLabel) || self.gangIdLabel != self.gangSizeLabel",
-        lambda it: "gangIdLabel" not in it or it["gangIdLabel"] != it.get("gangSizeLabel"),
         "gangIdLabel and gangSizeLabel are the same label; give the size one of its own",
     ),
     _not_ours("gangIdLabel"),
     _not_ours("gangSizeLabel"),
 )
+"""What its schema cannot say, for the API server."""
 
 
 class OverrideStatus(msgspec.Struct):
@@ -85,9 +72,6 @@ _COLUMNS: Final = (
 
 def crd() -> dict[str, Any]:
     """The object, ready for `kubectl apply --server-side`."""
-    rules = [
-        definitions.ValidationRule(("spec", *rule.at), rule.cel, rule.message) for rule in RULES
-    ]
     return definitions.crd(
         GROUP,
         KIND,
@@ -96,7 +80,7 @@ def crd() -> dict[str, Any]:
         status=OverrideStatus,
         plural=PLURAL,
         description="What a namespace sets for itself. Of several the oldest is in force; the condition Accepted says which, and why not.",
-        rules=rules,
+        rules=RULES,
         columns=_COLUMNS,
     )
 

@@ -1,26 +1,23 @@
 """Which PreflightConfig of a namespace is in force, and what is wrong with those that are not.
 
-Pure. What one may say stands in its schema (:class:`preflight_proto.policy.PreflightConfigSpec`)
-and in :data:`RULES`. The CustomResourceDefinition is made from the same two
-(:mod:`preflight_gang.api.crd`), so the API server refuses nearly all of what is refused here; what
-is left was stored under another definition.
+Pure. The API server refuses what makes no sense, by the CustomResourceDefinition
+(:mod:`preflight_gang.api.crd`). What was stored under another one is invalid where the webhook
+could not read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from preflight_kube.api import conditions
-from preflight_kube.files import schema
+from preflight_kube.text import printable
 from preflight_proto.policy import ACCEPTED, GROUP, KIND, VERSION, PreflightConfigSpec
 
-from preflight_gang.api.crd import RULES
-
 LONGEST: Final = 4000
-"""Characters of a message; Kubernetes allows 32,768."""
+"""Characters of what is wrong; Kubernetes allows a message 32,768."""
 
 
 class _About(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -53,33 +50,13 @@ class OverrideVerdict(NamedTuple):
     message: str
 
 
-def problems(spec: object) -> list[str]:
-    """Every problem of a spec, one sentence each, beginning with its path."""
-    found = schema.problems(_SCHEMA, {"spec": spec}, "the object")
-    return found or [
-        f"{at}: {rule.message}."
-        for rule in RULES
-        for at, it in _at(spec, rule.at)
-        if not rule.holds(it)
-    ]
-
-
-_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["spec"],
-    "properties": {"spec": {"$ref": "#/$defs/PreflightConfigSpec"}},
-    "$defs": msgspec.json.schema(PreflightConfigSpec)["$defs"],
-}
-
-
-def _at(spec: Any, way: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The object at ``way`` with its path, where there is one."""
-    where = "spec"
-    for key in way:
-        if key not in spec:
-            return
-        spec, where = spec[key], f"{where}.{key}"
-    yield where, spec
+def _unreadable(spec: object) -> str:
+    """Why the webhook could not read a spec, in words; else empty."""
+    try:
+        msgspec.convert(spec, PreflightConfigSpec)
+    except msgspec.ValidationError as error:
+        return printable(str(error))[:LONGEST]
+    return ""
 
 
 def judge(policies: Iterable[StoredOverride]) -> list[tuple[StoredOverride, OverrideVerdict]]:
@@ -94,8 +71,8 @@ def judge(policies: Iterable[StoredOverride]) -> list[tuple[StoredOverride, Over
         namespace = one.metadata.namespace
         if one.metadata.deletion_timestamp is not None:
             reason, why = "Terminating", "Not in force: it is being deleted."
-        elif wrong := problems(one.spec):
-            reason, why = "Invalid", _cut(" ".join(wrong))
+        elif wrong := _unreadable(one.spec):
+            reason, why = "Invalid", f"Not in force: its spec cannot be read ({wrong})."
         elif winner is None:
             winner = one
             continue
@@ -112,10 +89,6 @@ def judge(policies: Iterable[StoredOverride]) -> list[tuple[StoredOverride, Over
 def _age(one: StoredOverride) -> tuple[str, str]:
     created = one.metadata.creation_timestamp
     return created.isoformat() if created is not None else "", one.metadata.name
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def status(one: StoredOverride, verdict: OverrideVerdict, now: str) -> dict[str, Any] | None:
