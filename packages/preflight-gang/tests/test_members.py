@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from preflight_gang.api.types import Pod
-from preflight_gang.core.gangs import Gangs, Placed
+from preflight_gang.core.gangs import Gangs
 from preflight_proto import names
 from preflight_proto.stamp import (
     VERSION,
@@ -57,12 +57,12 @@ def members(ignored: list[str]) -> Gangs:
 
 
 def test_a_gang_is_there_from_its_first_member_to_its_last(members: Gangs) -> None:
-    assert members.place(pod("a"), gone=False) == Placed(None, ONE, dissolved=False)
-    assert members.place(pod("b"), gone=False) == Placed(None, ONE, dissolved=False)
+    assert members.place(pod("a"), gone=False) == (None, ONE)
+    assert members.place(pod("b"), gone=False) == (None, ONE)
     assert [one.uid for one in members.members(ONE)] == ["a", "b"]
     assert members.at((NAMESPACE, CONFIG_MAP)) == [ONE]
-    assert members.place(pod("a"), gone=True) == Placed(ONE, None, dissolved=False)
-    assert members.place(pod("b"), gone=True) == Placed(ONE, None, dissolved=True)
+    assert members.place(pod("a"), gone=True) == (ONE, None)
+    assert members.place(pod("b"), gone=True) == (ONE, None)
     assert (list(members), list(members.members(ONE)), members.at((NAMESPACE, CONFIG_MAP))) == (
         [],
         [],
@@ -72,7 +72,7 @@ def test_a_gang_is_there_from_its_first_member_to_its_last(members: Gangs) -> No
 
 def test_a_pod_is_a_member_of_the_gang_that_it_is_stamped_for_now(members: Gangs) -> None:
     members.place(pod("a"), gone=False)
-    assert members.place(pod("a", "other"), gone=False) == Placed(ONE, OTHER, dissolved=True)
+    assert members.place(pod("a", "other"), gone=False) == (ONE, OTHER)
     assert list(members) == [OTHER]
 
 
@@ -81,7 +81,7 @@ def test_a_stamp_that_cannot_be_believed_is_said_once_until_its_pod_goes(
 ) -> None:
     forged = pod("a", **{names.GANG_ANNOTATION: "{"})
     for _ in range(2):
-        assert members.place(forged, gone=False) == Placed(None, None, dissolved=False)
+        assert members.place(forged, gone=False) == (None, None)
     assert len(ignored) == 1
     members.place(forged, gone=True)
     members.place(forged, gone=False)

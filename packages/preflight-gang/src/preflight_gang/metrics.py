@@ -95,6 +95,12 @@ class _ByNode:
             self._counter.remove(*series)
 
 
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float]) -> Metric:
+    for label, value in sorted(dict(values).items()):  # others write meanwhile
+        family.add_metric([label], value)
+    return family
+
+
 class Metrics:
     """One registry. Label values come from closed sets: configured checks, outcomes, codes, nodes.
 
@@ -174,28 +180,15 @@ class Metrics:
         self.runtime.sends(client)
 
         def collect() -> Iterator[Metric]:
-            size = CounterMetricFamily(
-                "preflight_gang_sent_bytes",
-                "Bytes of bodies sent to the API server by verb.",
-                labels=["verb"],
-            )
-            behind = GaugeMetricFamily(
-                "preflight_gang_behind",
-                "1 while a mirror of the collection is behind the cluster.",
-                labels=["path"],
-            )
-            unreadable = CounterMetricFamily(
-                "preflight_gang_unreadable",
-                "Objects, as often as they were read, that could not be and are passed over.",
-                labels=["path"],
-            )
-            for verb, value in sorted(dict(requests.bytes).items()):
-                size.add_metric([verb], value)
-            for path, seconds in sorted(mirrors.behind().items()):
-                behind.add_metric([path], float(seconds > 0))
-            for path, times in sorted(dict(mirrors.unreadable).items()):
-                unreadable.add_metric([path], times)
-            yield from (size, behind, unreadable)
+            sent = "Bytes of bodies sent to the API server by verb."
+            size = CounterMetricFamily("preflight_gang_sent_bytes", sent, labels=["verb"])
+            yield _filled(size, requests.bytes)
+            late = "1 while a mirror of the collection is behind the cluster."
+            behind = GaugeMetricFamily("preflight_gang_behind", late, labels=["path"])
+            yield _filled(behind, {at: bool(lag) for at, lag in mirrors.behind().items()})
+            odd = "Objects, as often as they were read, that could not be and are passed over."
+            unreadable = CounterMetricFamily("preflight_gang_unreadable", odd, labels=["path"])
+            yield _filled(unreadable, mirrors.unreadable)
 
         self.registry.register(Collected(collect))
 

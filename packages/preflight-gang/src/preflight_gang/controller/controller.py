@@ -138,8 +138,8 @@ class Controller:
                 self._writer.forget(uid)
         elif pod.metadata.labels.get(names.CHECKED_LABEL) == names.CHECKED:
             self.reports.seen(pod)
-        before, now, dissolved = self._gangs.place(pod, gone=change.kind == "deleted")
-        if before is not None and dissolved:
+        before, now = self._gangs.place(pod, gone=change.kind == "deleted")
+        if before is not None and before not in self._gangs:
             self._refused.done(before)
         if now is not None:
             state, one = self._gangs[now], self._gangs[now].members[uid]

@@ -6,7 +6,6 @@ Pure: it follows pods one at a time, as they change.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple
 
 import msgspec
 from preflight_proto.roster import decode_roster
@@ -17,14 +16,6 @@ from preflight_gang.core.membership import GangMember, Key, Place, config_map_of
 from preflight_gang.core.plan import RosterWrite
 from preflight_gang.core.snapshot import Record
 from preflight_gang.core.waiting import AnswerPace, WaitingEvents
-
-
-class Placed(NamedTuple):
-    """Where a pod's member was and is; ``dissolved``: the gang it was in has no member left."""
-
-    before: Key | None
-    now: Key | None
-    dissolved: bool
 
 
 class GangState:
@@ -71,8 +62,8 @@ class Gangs(dict[Key, GangState]):
         """The gangs whose ConfigMap is there; more than one where ids hash alike."""
         return [key for key in self if key[0] == place[0] and config_map_of(key) == place]
 
-    def place(self, pod: Pod, *, gone: bool) -> Placed:
-        """Put the pod's member where it belongs now."""
+    def place(self, pod: Pod, *, gone: bool) -> tuple[Key | None, Key | None]:
+        """Put the pod's member where it belongs now: the gangs in which it was, and is."""
         uid, stamped = pod.metadata.uid, None
         try:
             stamped = key_of(pod)
@@ -84,21 +75,21 @@ class Gangs(dict[Key, GangState]):
             self._ignored.discard(uid)
         now = stamped[0] if stamped is not None and not gone else None
         placed = member(pod, stamped[1]) if stamped is not None else None
-        before, dissolved = self._key_by_uid.pop(uid, None), False
+        before = self._key_by_uid.pop(uid, None)
         if before is not None and before != now:
             state = self[before]
             state.members.pop(uid, None)
             state.with_event.discard(uid)
             if gone and placed is not None and placed.passed and placed.sealed:
                 state.departed[uid] = placed
-            if dissolved := not state.members:
+            if not state.members:
                 del self[before]
         if now is not None and placed is not None:
             if now not in self:
                 self[now] = GangState()
             self[now].members[uid] = placed
             self._key_by_uid[uid] = now
-        return Placed(before, now, dissolved)
+        return before, now
 
     def published(self, key: Key, write: RosterWrite) -> None:
         """A member's roster has been written. The watch says so too, a moment later or already."""
