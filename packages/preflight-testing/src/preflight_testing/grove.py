@@ -59,19 +59,10 @@ def made(set_: Json, groups: dict[str, Json]) -> list[MadeClique]:
             full, least = f"{base}-{entry['name']}", entry.get("minAvailable", 1)
             now = groups.get(full, {}).get("spec", {}).get("replicas", entry.get("replicas", 1))
             for i in range(now):
-                own = base if i < least else f"{full}-{i - least}"
-                found += [
-                    MadeClique(
-                        f"{full}-{i}-{name}",
-                        by_name[name],
-                        r,
-                        entry["name"],
-                        i,
-                        own,
-                        "" if i < least else base,
-                    )
-                    for name in entry["cliqueNames"]
-                ]
+                gangs = (base, "") if i < least else (f"{full}-{i - least}", base)
+                for name in entry["cliqueNames"]:
+                    about = (f"{full}-{i}-{name}", by_name[name], r, entry["name"], i)
+                    found.append(MadeClique(*about, *gangs))
     return found
 
 
@@ -134,27 +125,21 @@ def scaling_groups(set_: Json) -> list[Json]:
     """The PodCliqueScalingGroups of a set: one for each of its replicas and each entry; without a
     namespace.
     """
-    found = []
+    found, pcs = [], set_["metadata"]["name"]
     for r in range(set_["spec"].get("replicas", 0)):
         for entry in set_["spec"]["template"].get("podCliqueScalingGroups") or []:
-            spec = {
-                key: entry[key]
-                for key in ("replicas", "minAvailable", "cliqueNames")
-                if key in entry
-            }
-            pcs = set_["metadata"]["name"]
+            keys = {"replicas", "minAvailable", "cliqueNames"}
             name = f"{pcs}-{r}-{entry['name']}"
+            labels = _labels(pcs, "pcs-podcliquescalinggroup", name)
             meta = {
                 "name": name,
-                "labels": {
-                    **_labels(pcs, "pcs-podcliquescalinggroup", name),
-                    "grove.io/podcliqueset-replica-index": str(r),
-                },
+                "labels": {**labels, "grove.io/podcliqueset-replica-index": str(r)},
                 "annotations": dict(entry.get("annotations") or {}),
                 "finalizers": [GROUP_FINALIZER],
                 "ownerReferences": [owner(set_, "PodCliqueSet")],
             }
             kind = {"apiVersion": "grove.io/v1alpha1", "kind": "PodCliqueScalingGroup"}
+            spec = {key: value for key, value in entry.items() if key in keys}
             found.append({**kind, "metadata": meta, "spec": spec})
     return found
 
@@ -176,15 +161,11 @@ def gang(
         "annotations": _mirrored("annotations", set_, there),
         "ownerReferences": [owner(set_, "PodCliqueSet")],
     }
-    groups = [
-        {
-            "name": member.name,
-            "podReferences": [],
-            "minReplicas": spec.get("minAvailable", spec.get("replicas", 1)),
-        }
-        for member in members
-        for spec in [member.template["spec"]]
-    ]
+    groups = []
+    for member in members:
+        spec = member.template["spec"]
+        least = spec.get("minAvailable", spec.get("replicas", 1))
+        groups.append({"name": member.name, "podReferences": [], "minReplicas": least})
     kind = {"apiVersion": "scheduler.grove.io/v1alpha1", "kind": "PodGang"}
     return {**kind, "metadata": meta, "spec": {"podgroups": groups}}
 
@@ -215,39 +196,24 @@ def pods(clique: Json) -> list[Json]:
     """The pods of a stored PodClique: its labels, annotations and template; they wait at a gate
     until their PodGang is there.
     """
-    meta = clique["metadata"]
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": f"{meta['name']}-{i}",
-                "labels": {
-                    **meta.get("labels", {}),
-                    "grove.io/podclique": meta["name"],
-                    "grove.io/podclique-pod-index": str(i),
-                },
-                "annotations": dict(meta.get("annotations", {})),
-                "ownerReferences": [owner(clique, "PodClique")],
-            },
-            "spec": {
-                **copy.deepcopy(clique["spec"]["podSpec"]),
-                "schedulingGates": [{"name": GATE}],
-            },
+    about, found = clique["metadata"], []
+    for i in range(clique["spec"].get("replicas", 1)):
+        own = {"grove.io/podclique": about["name"], "grove.io/podclique-pod-index": str(i)}
+        meta = {
+            "name": f"{about['name']}-{i}",
+            "labels": {**about.get("labels", {}), **own},
+            "annotations": dict(about.get("annotations", {})),
+            "ownerReferences": [owner(clique, "PodClique")],
         }
-        for i in range(clique["spec"].get("replicas", 1))
-    ]
+        spec = copy.deepcopy(clique["spec"]["podSpec"]) | {"schedulingGates": [{"name": GATE}]}
+        found.append({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    return found
 
 
 def owner(found: Json, kind: str) -> Json:
     """The reference by which Grove's controller owns what it makes; ``found`` has
     its uid already.
     """
-    return {
-        "apiVersion": "grove.io/v1alpha1",
-        "kind": kind,
-        "name": found["metadata"]["name"],
-        "uid": found["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    about = {key: found["metadata"][key] for key in ("name", "uid")}
+    of = {"apiVersion": "grove.io/v1alpha1", "kind": kind, **about}
+    return {**of, "controller": True, "blockOwnerDeletion": True}

@@ -30,26 +30,23 @@ def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
     for which in ("hidden", "lost"):
         engine[which] = [mine[index] for index in engine.get(which, [])]
     for what in ("faults", "skips"):  # one without a GPU is nobody's
-        engine[what] = [
-            {
-                **({"uuid": mine[f["gpu"]]} if "gpu" in f else {}),
-                **{k: v for k, v in f.items() if k != "gpu"},
-            }
-            for f in engine.get(what, [])
-        ]
+        listed = [dict(each) for each in engine.get(what, [])]
+        for each in listed:
+            if "gpu" in each:
+                each["uuid"] = mine[each.pop("gpu")]
+        engine[what] = listed
     link, dra = changes.get("link", "nvlink"), changes.get("dra", {})
     backwards = changes.get("reversed", False)
-    gpus = [
-        {
-            "uuid": uuid,
-            "name": changes.get("model", MODEL),
-            "pci": f"00000000:{0x1B + 16 * (GPUS - 1 - i if backwards else i):02X}:00.0",
-            "link": link,
-            **({"serial": f"16505220{i:05d}"} if changes.get("serials") else {}),
-            **({"lost": "Unknown Error"} if i in changes.get("gone", []) else {}),
-        }
-        for i, uuid in enumerate(mine)
-    ]
+    gpus = []
+    for i, uuid in enumerate(mine):
+        slot = 0x1B + 16 * (GPUS - 1 - i if backwards else i)
+        gpu = {"uuid": uuid, "name": changes.get("model", MODEL), "link": link}
+        gpu["pci"] = f"00000000:{slot:02X}:00.0"
+        if changes.get("serials"):
+            gpu["serial"] = f"16505220{i:05d}"
+        if i in changes.get("gone", []):
+            gpu["lost"] = "Unknown Error"
+        gpus.append(gpu)
     for given in changes.get("facts", []):
         gpus[given["gpu"]] |= {name: str(value) for name, value in given.items() if name != "gpu"}
     return {
