@@ -27,6 +27,7 @@ GANG = PARTS / "preflight-gang"
 COMPUTEDOMAIN = PARTS / "preflight-computedomain"
 GPU_SCHEDULER = PARTS / "preflight-gpu-scheduler"
 
+_SECONDS = 180
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C it takes a tenth of the time
 
 Values = dict[str, Any]
@@ -119,29 +120,27 @@ class Release:
     def __post_init__(self) -> None:
         self._config = Config(kubeconfig_path=self.kubeconfig, namespace=self.namespace)
 
-    def install(self, values: Values, *, wait: bool = True, timeout: int = 180) -> None:
+    def install(self, values: Values, *, wait: bool = True) -> None:
         """`helm install --create-namespace [--wait]`. Raises ChartError."""
-        self._do("install", values, timeout, wait=wait, create_namespace=True)
+        self._do("install", values, wait=wait, create_namespace=True)
 
-    def upgrade(self, values: Values, *, wait: bool = True, timeout: int = 180) -> None:
+    def upgrade(self, values: Values, *, wait: bool = True) -> None:
         """`helm upgrade [--wait]` with exactly these values. Raises ChartError."""
-        self._do("upgrade", values, timeout, wait=wait, reset_values=True)
+        self._do("upgrade", values, wait=wait, reset_values=True)
 
-    def uninstall(self, *, wait: bool = True, timeout: int = 120) -> None:
+    def uninstall(self, *, wait: bool = True) -> None:
         """`helm uninstall [--wait]`; nothing to do where there is no release. Raises ChartError."""
-        how: Any = {"wait": _strategy(wait), "timeout": timeout}
+        how: Any = {"wait": _strategy(wait), "timeout": _SECONDS}
         with _helm():
             self._config.uninstall(self.name, ignore_not_found=True, **how)
 
-    def rollback(self, *, wait: bool = False, timeout: int = 120) -> None:
+    def rollback(self) -> None:
         """`helm rollback` to the revision before. Raises ChartError."""
         with _helm():
-            self._config.rollback(self.name, wait=_strategy(wait), timeout=timeout)
+            self._config.rollback(self.name, wait=_strategy(False), timeout=_SECONDS)
 
-    def _do(
-        self, action: str, values: Values, timeout: int, *, wait: bool, **options: bool
-    ) -> None:
-        how = {"namespace": self.namespace, "timeout": timeout, "wait": _strategy(wait)}
+    def _do(self, action: str, values: Values, *, wait: bool, **options: bool) -> None:
+        how: Any = {"namespace": self.namespace, "timeout": _SECONDS, "wait": _strategy(wait)}
         with _helm(), Chart.load(self.chart) as chart:
             chart.validate_schema(chart.merge_values(values))
             getattr(self._config, action)(chart, self.name, values, **how, **options)
