@@ -50,7 +50,7 @@ from preflight_gang.core.participants import GangSize, object_of
 from preflight_gang.core.plan import TooLarge, obstacle, plan, seal
 from preflight_gang.core.reconcile import GangDecision, MemberAnswer, decide
 from preflight_gang.core.records import LeftOut, NotYet, Records
-from preflight_gang.core.snapshot import GangView, Record, assemble
+from preflight_gang.core.snapshot import GangView, assemble
 from preflight_gang.core.waiting import AnswerPace, refused_event, waiting_event
 from preflight_gang.metrics import Metrics
 
@@ -351,7 +351,7 @@ class Controller:
         at = self._config_maps.at((gang.namespace, gang.config_map))
         state = self._gangs.get(key) or GangState()
         if decision.seal:
-            record = self._next_record(gang, decision.seal, state)
+            record = seal(gang, decision.seal, secrets.token_hex(32))
         else:
             assert gang.record is not None
             record = msgspec.structs.replace(gang.record, passed=True)
@@ -363,8 +363,6 @@ class Controller:
                 log.warning("gang skipped: record too large", gang="/".join(key), error=str(error))
             self._refused.done(key)
             return msgspec.structs.replace(gang, sized=GangSize(skip=str(error)))
-        finally:
-            state.sealing = None
         if written is None:
             await self._locate_record(writer, gang)
         self._config_maps.keep(written, ours=True)
@@ -374,16 +372,6 @@ class Controller:
                 self._formed(key, now)
         self._refused.done(key)
         return self.gang(key)
-
-    def _next_record(
-        self, gang: GangView, chosen: tuple[GangMember, ...], state: GangState
-    ) -> Record:
-        """The next generation's. With ports of its nodes, gangs sealed meanwhile take others."""
-        own_ports = any(one.host_network for one in chosen)
-        used = self._used_ports({one.node for one in chosen}) if own_ports else set[int]()
-        record = seal(gang, chosen, secrets.token_hex(32), used)
-        state.sealing = record if own_ports else None
-        return record
 
     def _formed(self, key: Key, state: GangState) -> None:
         """Show how long the gang took, as it is sealed now."""
@@ -449,18 +437,6 @@ class Controller:
         raise Conflict(
             f"the ConfigMap {gang.config_map} has been written by somebody else meanwhile", 409
         )
-
-    def _used_ports(self, nodes: set[str]) -> set[int]:
-        """The ports on these nodes that gangs have been given, also the asking one's last ones."""
-        records = [state.sealing for state in self._gangs.values()]
-        for key in self._gangs:
-            with suppress(LeftOut, NotYet):
-                records.append(self._config_maps.record(config_map_of(key)))
-        return {
-            r.master_port
-            for r in records
-            if r is not None and any(assigned.node in nodes for assigned in r.assignments)
-        }
 
 
 def _now() -> str:

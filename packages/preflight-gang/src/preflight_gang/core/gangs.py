@@ -14,14 +14,13 @@ from preflight_proto.stamp import ContractError
 from preflight_gang.api.types import Pod
 from preflight_gang.core.membership import GangMember, Key, Place, config_map_of, key_of, member
 from preflight_gang.core.plan import RosterWrite
-from preflight_gang.core.snapshot import Record
 from preflight_gang.core.waiting import AnswerPace, WaitingEvents
 
 
 class GangState:
     """Everything that is kept of one gang while it has a member."""
 
-    __slots__ = ("departed", "members", "pace", "sealing", "too_large", "waiting", "with_event")
+    __slots__ = ("departed", "members", "pace", "too_large", "waiting", "with_event")
 
     def __init__(self) -> None:
         self.members: dict[str, GangMember] = {}
@@ -32,8 +31,6 @@ class GangState:
         self.waiting = WaitingEvents()
         self.with_event: set[str] = set()
         """Members that have an Event in place of their answers."""
-        self.sealing: Record | None = None
-        """The record on nodes' own ports that is being committed."""
         self.too_large = False
         """Whether it was logged that no record can hold it."""
 

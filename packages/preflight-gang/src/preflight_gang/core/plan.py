@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -38,9 +38,9 @@ PORT: Final = 29500
 """torch's own default for the rendezvous, as in ADR-026; the parents' channel takes the next."""
 
 _HOST_PORTS: Final = range(20000, 30000, 2)
-"""Where pods share their node's ports, each generation of each gang has a pair of its own, outside
-the ephemeral range. It is looked for from where a hash says, so that those who are looking at the
-same time seldom want the same."""
+"""Where pods share their node's ports, a gang has a pair by its hash, outside the ephemeral range,
+and each generation another one. Where two gangs of a node have the same (one in 5,000), one of them
+finds it taken, and has another in its next generation."""
 
 _MAX_OWNERS: Final = 16
 _SUCCESSORS: Final = 4
@@ -58,19 +58,14 @@ class TooLarge(Exception):
     """A generation with so many members that no ConfigMap can hold its record."""
 
 
-def seal(
-    gang: GangView, chosen: Sequence[GangMember], token: str, taken: Collection[int] = ()
-) -> Record:
-    """The next generation, ranks as ``chosen`` stand; on its nodes' own ports but the ``taken``."""
+def seal(gang: GangView, chosen: Sequence[GangMember], token: str) -> Record:
+    """The next generation, ranks as ``chosen`` stand."""
     generation = gang.generation + 1
     port = PORT
     if any(m.host_network for m in chosen):
-        digest = hashlib.sha256(
-            f"{gang.namespace}\0{gang.source}\0{gang.id}\0{generation}".encode()
-        ).digest()
-        first = int.from_bytes(digest[:4], "big") % len(_HOST_PORTS)
-        pairs = [*_HOST_PORTS[first:], *_HOST_PORTS[:first]]
-        port = next((one for one in pairs if one not in taken), pairs[0])
+        digest = hashlib.sha256(f"{gang.namespace}\0{gang.source}\0{gang.id}".encode()).digest()
+        first = int.from_bytes(digest[:4], "big")
+        port = _HOST_PORTS[(first + generation) % len(_HOST_PORTS)]
     return Record(
         generation=generation,
         assignments=tuple(
