@@ -6,22 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from .tcp import TcpServer
 
-
-class _ProxyTarget(Protocol):
-    """A frozen dataclass that says where an API server is."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def server(self) -> str: ...
-
-
-T = TypeVar("T", bound=_ProxyTarget)
+T = TypeVar("T")
 
 
 class Proxy:
@@ -71,12 +61,15 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def proxied(target: T) -> AsyncIterator[tuple[Proxy, T]]:
-    """A proxy before ``target``, and the connection that leads through it."""
-    proxy = Proxy(target.server)
+    """A proxy before ``target``, a dataclass that says where an API server is (``server``), and the
+    same that leads through it.
+    """
+    through: Any = target
+    proxy = Proxy(through.server)
     server = TcpServer(proxy._serve)
     port = await server.start()
-    url = urlsplit(target.server)
+    url = urlsplit(through.server)._replace(netloc=f"127.0.0.1:{port}").geturl()
     try:
-        yield proxy, replace(target, server=url._replace(netloc=f"127.0.0.1:{port}").geturl())
+        yield proxy, replace(through, server=url)
     finally:
         await server.stop()

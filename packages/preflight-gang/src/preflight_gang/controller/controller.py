@@ -20,7 +20,6 @@ from preflight_kube.client.client import (
     Conflict,
     Fenced,
     KubeError,
-    NotFound,
     Unreadable,
     Unusable,
 )
@@ -191,14 +190,13 @@ class Controller:
         while True:
             await anyio.sleep(OBSTRUCTED)
             for namespace, name in self._config_maps.left_out():
+                path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
                 try:
-                    found = await self._client.get(
-                        f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap
-                    )
-                except NotFound:
-                    self._config_maps.drop((namespace, name))
+                    found = await self._client.get_or_none(path, ConfigMap)
                 except KubeError:
                     continue
+                if found is None:
+                    self._config_maps.drop((namespace, name))
                 else:
                     self._config_maps.keep(found)
                 self._look_at((namespace, name))
@@ -290,12 +288,9 @@ class Controller:
                 gang = await self._write(writer, key, gang, decision)
             except Fenced:
                 raise
-            except Obstructed as error:
-                held_back = self._hold_back(key, error, str(error))
             except KubeError as error:
-                cause = (
-                    f"the ConfigMap {config_map_of(key)[1]} cannot be written: {cause_of(error)}"
-                )
+                why = f"the ConfigMap {config_map_of(key)[1]} cannot be written: {cause_of(error)}"
+                cause = str(error) if isinstance(error, Obstructed) else why
                 held_back = self._hold_back(key, error, cause)
             if held_back:
                 gang = self.gang(key, self._refused.cause(key))
