@@ -516,20 +516,6 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         "leads to Service preflight/preflight-injector, behind which no pod is ready: what it would look at is refused",
         "kubectl -n preflight get pods -l app.kubernetes.io/name=preflight-injector,app.kubernetes.io/component=webhook",
     ),
-    "a policy that does not compile": (
-        lambda w: w.one("ValidatingAdmissionPolicy", f"{INJECTOR}-reserved").update(
-            status={
-                "typeChecking": {
-                    "expressionWarnings": [
-                        {"fieldRef": "spec.validations[0]", "warning": "undefined field 'x'"}
-                    ]
-                }
-            }
-        ),
-        f"ValidatingAdmissionPolicy {INJECTOR}-reserved",
-        "spec.validations[0]: undefined field 'x'",
-        f"kubectl get validatingadmissionpolicy {INJECTOR}-reserved -o yaml",
-    ),
     "a label with a capital": (
         lambda w: _opted(w, "Enabled"),
         "Namespace ml",
@@ -819,11 +805,6 @@ def test_an_empty_cluster_has_no_part_and_nothing_else_is_said() -> None:
     empty = Installation({"Deployment": [], "DaemonSet": [], "Node": []}, NOW, {"minor": "36"})
     [problem] = problems(empty)
     assert (problem.where, problem.what) == ("the cluster", "has no part of Preflight")
-
-
-def test_a_cluster_too_old_is_told() -> None:
-    old = Installation({}, NOW, {"minor": "29"})
-    assert [problem.what for problem in problems(old)] == ["is Kubernetes 1.29, older than 1.30"]
 
 
 @pytest.mark.component  # renders the charts

@@ -145,14 +145,6 @@ def policies(cluster: Installation) -> Iterator[Problem]:
                 "is bound nowhere, so it refuses nothing",
                 upgrade_of(cluster, release_of(item)),
             )
-        warnings = ((item.get("status") or {}).get("typeChecking") or {}).get("expressionWarnings")
-        for warning in warnings or ():
-            text = " ".join(str(warning.get("warning", "")).split())
-            yield Problem(
-                f"{_POLICY} {name}",
-                f"{warning.get('fieldRef')}: {text}",
-                f"kubectl get validatingadmissionpolicy {name} -o yaml",
-            )
     for item in cluster.of(_BINDING):
         if cluster.knows(_POLICY) and (name := item["spec"].get("policyName")) not in there:
             where = f"{_BINDING} {key_of(item)[1]}"

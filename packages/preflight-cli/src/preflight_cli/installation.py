@@ -52,7 +52,6 @@ HELD: Final = timedelta(minutes=10)
 SHARE: Final = 0.1
 """Of runs that could not judge, from ten on: more is a cause of its own."""
 _LEAST_RUNS: Final = 10
-_KUBERNETES: Final = (1, 30)
 _WAITS: Final = {
     "ErrImagePull": "cannot be pulled",
     "ImagePullBackOff": "cannot be pulled",
@@ -90,12 +89,6 @@ def _installed(cluster: Installation) -> Iterator[Problem]:
             "the cluster",
             "has no part of Preflight",
             "helm install preflight CHART --namespace preflight --create-namespace",
-        )
-    if 0 < minor_of(cluster) < _KUBERNETES[1]:
-        yield Problem(
-            "the cluster",
-            f"is Kubernetes 1.{minor_of(cluster)}, older than 1.{_KUBERNETES[1]}",
-            "kubectl version",
         )
 
 
