@@ -13,7 +13,7 @@ import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -99,13 +99,6 @@ class _Frozen(msgspec.Struct):
     immutable: bool | None = None
 
 
-class Sent(NamedTuple):
-    """What has been written, and after how many seconds to try again, if something has not."""
-
-    written: list[RosterWrite]
-    again: float | None
-
-
 class Writer:
     """Writes as the leader of ``epoch``, by whose leadership ``client`` is fenced.
 
@@ -171,8 +164,12 @@ class Writer:
         path = f"/api/v1/namespaces/{gang.namespace}/configmaps/{gang.config_map}"
         return await self._client.get_or_none(path, ConfigMap)
 
-    async def send(self, namespace: str, writes: Iterable[RosterWrite]) -> Sent:
-        """Write the rosters of one gang, many at a time, but to pods that were refused just now."""
+    async def send(
+        self, namespace: str, writes: Iterable[RosterWrite]
+    ) -> tuple[list[RosterWrite], float | None]:
+        """Write the rosters of one gang, many at a time, but to pods that were refused just now:
+        those written, and after how many seconds to try again, if one was not.
+        """
         written: list[RosterWrite] = []
         left: list[float] = []
 
@@ -198,7 +195,7 @@ class Writer:
                     left.append(seconds)
                 else:
                     group.start_soon(one, write)
-        return Sent(written, min(left, default=None))
+        return written, min(left, default=None)
 
     async def annotate(self, pod: Metadata, patch: list[dict[str, Any]]) -> bool:
         """Write annotations to a pod, but to one that was refused just now; whether it was done."""

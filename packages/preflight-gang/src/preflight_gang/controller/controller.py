@@ -331,10 +331,11 @@ class Controller:
     ) -> float | None:
         """Write the rosters that the answers make; after how many seconds to try again, if so."""
         writes = plan(gang, answers, writer.epoch)
-        sent = await writer.send(key[0], [self.reports.completed(write) for write in writes])
-        for write in sent.written:
+        whole = [self.reports.completed(write) for write in writes]
+        written, again = await writer.send(key[0], whole)
+        for write in written:
             self._gangs.published(key, write)
-        return sent.again
+        return again
 
     async def _write(
         self, writer: Writer, key: Key, gang: GangView, decision: GangDecision

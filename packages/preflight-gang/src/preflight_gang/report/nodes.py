@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from preflight_kube.api.node_health import (
@@ -37,15 +37,11 @@ from preflight_gang.config import Config
 T = TypeVar("T")
 
 
-class Fleet(NamedTuple):
-    """How each node with GPUs, or of which something is known, is; what is not read, in words."""
+async def read(patterns: Sequence[str] = SICK) -> tuple[dict[str, NodeHealthStatus], list[str]]:
+    """How each node with GPUs, or of which something is known, is; what is not read, in words.
 
-    nodes: dict[str, NodeHealthStatus]
-    missing: list[str]
-
-
-async def read(patterns: Sequence[str] = SICK) -> Fleet:
-    """Raises :class:`KubeError` where neither nodes nor records can be read."""
+    Raises :class:`KubeError` where neither nodes nor records can be read.
+    """
     async with Client(connection(home=Path.home()), agent="preflight") as client:
         records, no_records = await _listed(client, path(), NodeHealth)
         written = {type_ for health in records for type_ in _conditions(health.status)}
@@ -62,7 +58,7 @@ async def read(patterns: Sequence[str] = SICK) -> Fleet:
         missing.append(f"{no_records} This is from node conditions alone")
     if no_nodes is not None:
         missing.append(f"{no_nodes} This is as the gang controller wrote it last")
-    return Fleet(fleet(nodes if no_nodes is None else None, records, patterns), missing)
+    return fleet(nodes if no_nodes is None else None, records, patterns), missing
 
 
 def _conditions(status: NodeHealthStatus) -> set[str]:
