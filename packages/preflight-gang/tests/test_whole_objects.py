@@ -154,6 +154,7 @@ metadata = st.fixed_dictionaries(
                 lambda found: {
                     names.GANG_ANNOTATION: encode_stamp(STAMP),
                     names.PREFIX + "gang-id": "g",
+                    names.PREFIX + "gang-source": "labels",
                     **found,
                 }
             )

@@ -108,6 +108,7 @@ class Maker:
             "annotations": {
                 PREFIX + chance.choice(_OURS): self._text(),
                 PREFIX + "gang-id": f"g{chance.randrange(30)}",
+                PREFIX + "gang-source": "schedulingGroup",  # whose records have such names
             },
         }
         seat = {"uid": "u", "name": "n", "ip": "10.0.0.1", "node": "n", "attempt": 0}
