@@ -113,22 +113,13 @@ async def test_what_the_gang_check_alone_reads_costs_no_write_of_its_own(
     await until(lambda: about_node(cluster, "first") == TOLD, "the node is known")
     await cluster.pair(node=nodes.name, spec=spec(OF_THE_GANG))
     await cluster.answered("sealed", "pod-0", "pod-1")
+    topology = {names.TOPOLOGY_ANNOTATION: TOLD[names.TOPOLOGY_ANNOTATION]}
     await until(
-        lambda: about_node(cluster, "pod-0") == about_node(cluster, "pod-1") == TOLD,
+        lambda: about_node(cluster, "pod-0") == about_node(cluster, "pod-1") == topology,
         "both are told",
     )
     await settled(cluster, leading)
     assert [len(patches(leading, pod)) for pod in ("pod-0", "pod-1")] == [1, 1]
-
-
-async def test_a_pod_that_cannot_read_it_is_told_nothing(
-    cluster: Cluster, leading: Leading, nodes: Nodes
-) -> None:
-    await nodes.join()
-    await cluster.admit("pod-0", node=nodes.name)
-    await settled(cluster, leading)
-    assert about_node(cluster, "pod-0") == {}
-    assert not patches(leading, "pod-0")
 
 
 async def test_a_pod_without_any_annotation_is_told(

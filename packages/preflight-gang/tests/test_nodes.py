@@ -21,26 +21,9 @@ LABELS = {
 }
 
 
-def shown(annotation: str) -> dict[str, Any]:
-    path = annotation.rpartition("/")[2]
-    return {
-        "path": path,
-        "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"},
-    }
-
-
-FACTS = [shown(names.INSTANCE_TYPE_ANNOTATION), shown(names.TOPOLOGY_ANNOTATION)]
-OF_THE_GANG = {
-    "name": names.GANG_VOLUME,
-    "projected": {
-        "sources": [
-            {"configMap": {"name": "preflight-job-1.labels"}},
-            {"downwardAPI": {"items": [shown(names.ROSTER_ANNOTATION), *FACTS]}},
-        ]
-    },
-}
+OF_THE_GANG = {"name": names.GANG_VOLUME, "projected": {"sources": []}}
 KEPT = node_with({INSTANCE_TYPE_LABEL, *TOPOLOGY_LABELS})
-OF_THE_NODE = {"name": "preflight-node", "downwardAPI": {"items": FACTS}}
+OF_THE_NODE = {"name": "preflight-node", "downwardAPI": {"items": []}}
 
 
 def a_pod(*volumes: dict[str, Any], mounted_by_first: str = "", **fields: Any) -> Pod:
@@ -70,11 +53,9 @@ def test_a_pod_is_told_what_it_shows() -> None:
     }
 
 
-def test_a_pod_that_shows_one_thing_is_told_one_thing() -> None:
-    only = {"name": "preflight-node", "downwardAPI": {"items": FACTS[:1]}}
-    assert missing_annotations(a_pod(only), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {
-        names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge"
-    }
+def test_the_gangs_check_is_told_the_topology_alone() -> None:
+    told = missing_annotations(a_pod(OF_THE_GANG), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS)
+    assert told == {names.TOPOLOGY_ANNOTATION: f'{{"{ZONE}":"eu-1a"}}'}
 
 
 def test_a_pod_that_shows_nothing_of_its_node_is_told_nothing() -> None:
@@ -116,10 +97,8 @@ def test_a_node_whose_other_labels_change_is_the_same_node() -> None:
     assert a_node(team="blue") == a_node()
 
 
-def test_of_volumes_only_ours_that_show_the_node_are_kept_and_once_for_all_pods() -> None:
-    first, second = a_pod(OF_THE_NODE), a_pod(OF_THE_NODE)
-    assert [volume.name for volume in first.spec.volumes] == ["preflight-node"]
-    assert first.spec.volumes is second.spec.volumes
+def test_of_volumes_only_ours_that_show_the_node_are_kept() -> None:
+    assert [volume.name for volume in a_pod(OF_THE_NODE).spec.volumes] == ["preflight-node"]
 
 
 def test_what_the_gang_check_alone_reads_goes_with_the_first_roster() -> None:

@@ -110,23 +110,13 @@ status = fields(
         fields(name=check, restartCount=st.just(1), state=state, lastState=state), max_size=3
     ),
 )
-shown = fields(
-    fieldRef=fields(fieldPath=st.just(f"metadata.annotations['{names.TOPOLOGY_ANNOTATION}']"))
-)
-downward = fields(items=st.lists(shown, max_size=2))
 spec = fields(
     nodeName=st.just("node-a"),
     initContainers=st.lists(
         fields(name=check, volumeMounts=st.lists(fields(name=st.just(names.GANG_VOLUME)))),
         max_size=3,
     ),
-    volumes=st.lists(
-        fields(
-            name=st.just(names.NODE_VOLUME),
-            projected=fields(sources=st.lists(fields(downwardAPI=downward), max_size=2)),
-        ),
-        max_size=2,
-    ),
+    volumes=st.lists(fields(name=st.just(names.NODE_VOLUME)), max_size=2),
 )
 owner = fields(
     apiVersion=st.just("batch/v1"),

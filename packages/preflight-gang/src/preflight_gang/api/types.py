@@ -93,7 +93,7 @@ class Metadata(_Object, frozen=True, kw_only=True):
         put(self, "owner_references", tuple(controllers)[:1])
 
 
-class _VolumeMount(_Object, frozen=True, kw_only=True):
+class _Named(_Object, frozen=True, kw_only=True):
     name: str
 
 
@@ -101,75 +101,31 @@ class Container(_Object, frozen=True, kw_only=True):
     """``volume_mounts``: those of our volumes."""
 
     name: str
-    volume_mounts: tuple[_VolumeMount, ...] = ()
+    volume_mounts: tuple[_Named, ...] = ()
 
     def __post_init__(self) -> None:
         ours = (one for one in self.volume_mounts if one.name.startswith(names.VOLUME_PREFIX))
         msgspec.structs.force_setattr(self, "volume_mounts", tuple(ours)[:_MOST_CONTAINERS])
 
 
-class _FieldRef(_Object, frozen=True, kw_only=True):
-    field_path: str = ""
-
-
-class _ShownField(_Object, frozen=True, kw_only=True):
-    field_ref: _FieldRef | None = None
-
-
-class _ShownFields(_Object, frozen=True, kw_only=True):
-    items: tuple[_ShownField, ...] = ()
-
-
-class _ProjectedSource(_Object, frozen=True, kw_only=True):
-    downward_api: _ShownFields | None = msgspec.field(name="downwardAPI", default=None)
-
-
-class _Projected(_Object, frozen=True, kw_only=True):
-    sources: tuple[_ProjectedSource, ...] = ()
-
-
-_OF_THE_NODE: Final = {
-    f"metadata.annotations['{annotation}']": annotation
-    for annotation in (names.INSTANCE_TYPE_ANNOTATION, names.TOPOLOGY_ANNOTATION)
+SHOWN: Final = {
+    names.NODE_VOLUME: (names.INSTANCE_TYPE_ANNOTATION, names.TOPOLOGY_ANNOTATION),
+    names.GANG_VOLUME: (names.TOPOLOGY_ANNOTATION,),
 }
-
-
-class Volume(_Object, frozen=True, kw_only=True):
-    """A volume; one of ours keeps which annotations about the node it ``shows``, in files."""
-
-    name: str
-    downward_api: _ShownFields | None = msgspec.field(name="downwardAPI", default=None)
-    projected: _Projected | None = None
-    shows: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        put, shown = msgspec.structs.force_setattr, set[str]()
-        if self.name.startswith(names.VOLUME_PREFIX):
-            projected = self.projected.sources if self.projected is not None else ()
-            sources = [self.downward_api, *(source.downward_api for source in projected)]
-            items = (item for source in sources if source is not None for item in source.items)
-            shown = {item.field_ref.field_path for item in items if item.field_ref is not None}
-        put(self, "shows", tuple(_OF_THE_NODE[path] for path in _OF_THE_NODE if path in shown))
-        put(self, "downward_api", None)
-        put(self, "projected", None)
-
-
-_MOST_VOLUMES: Final = 4
-"""Of ours that show the node: the gang's and the node's own."""
+"""By volume of the webhook's, which annotations about the node it shows in files."""
 
 
 class PodSpec(_Object, frozen=True, kw_only=True):
-    """``volumes``: ours that show something of the node."""
+    """``volumes``: those that show something of the node."""
 
     node_name: str = ""
     host_network: bool = False
     init_containers: tuple[Container, ...] = ()
-    volumes: tuple[Volume, ...] = ()
+    volumes: tuple[_Named, ...] = ()
 
     def __post_init__(self) -> None:
         put = msgspec.structs.force_setattr
-        shown = (volume for volume in self.volumes if volume.shows)
-        put(self, "volumes", tuple(shown)[:_MOST_VOLUMES])
+        put(self, "volumes", tuple(volume for volume in self.volumes if volume.name in SHOWN))
         put(self, "init_containers", self.init_containers[:_MOST_CONTAINERS])
 
 

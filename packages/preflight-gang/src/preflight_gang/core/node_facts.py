@@ -15,7 +15,7 @@ import msgspec
 from preflight_kube.api import jsonpatch
 from preflight_proto import names
 
-from preflight_gang.api.types import Node, Pod
+from preflight_gang.api.types import SHOWN, Node, Pod
 from preflight_gang.core.membership import gang_check
 
 
@@ -33,12 +33,9 @@ def missing_annotations(
     values = {names.TOPOLOGY_ANNOTATION: msgspec.json.encode(place).decode()}
     if kind := labels.get(instance_type):
         values[names.INSTANCE_TYPE_ANNOTATION] = kind
-    known = pod.metadata.annotations
-    return {
-        key: value
-        for key, value in sorted(values.items())
-        if key not in known and any(key in volume.shows for volume in pod.spec.volumes)
-    }
+    shown = {key for volume in pod.spec.volumes for key in SHOWN[volume.name]}
+    missing = shown - pod.metadata.annotations.keys()
+    return {key: value for key, value in sorted(values.items()) if key in missing}
 
 
 def goes_with_roster(pod: Pod) -> bool:
