@@ -63,11 +63,6 @@ class OwnerReference(_Object, frozen=True, kw_only=True):
     uid: str
     controller: bool = False
 
-    @property
-    def fits(self) -> bool:
-        """Whether its texts together are no longer than names in Kubernetes can be."""
-        return len(self.api_version + self.kind + self.name + self.uid) <= _MOST_OWNER
-
 
 class Metadata(_Object, frozen=True, kw_only=True):
     """Labels and annotations that are read; ``annotated``: any at all. Of owners the controller."""
@@ -89,8 +84,9 @@ class Metadata(_Object, frozen=True, kw_only=True):
         put(self, "labels", {key: labels[key] for key in _LABELS if key in labels})
         read = ((key, most) for key, most in _ANNOTATIONS.items() if key in annotations)
         put(self, "annotations", {key: _shortened(annotations[key], most) for key, most in read})
-        controllers = (one for one in self.owner_references if one.controller and one.fits)
-        put(self, "owner_references", tuple(controllers)[:1])
+        owners = (owner for owner in self.owner_references if owner.controller)
+        fitting = (o for o in owners if len(o.api_version + o.kind + o.name + o.uid) <= _MOST_OWNER)
+        put(self, "owner_references", tuple(fitting)[:1])
 
 
 class _Named(_Object, frozen=True, kw_only=True):
@@ -148,12 +144,6 @@ class ContainerWaiting(_Object, frozen=True, kw_only=True):
         _cut(self)
 
 
-class ContainerRunning(_Object, frozen=True, kw_only=True):
-    """Since when a container has been running."""
-
-    started_at: datetime | None = None
-
-
 class ContainerTerminated(_Object, frozen=True, kw_only=True):
     """How a container ended; ``message`` is what it wrote as its termination message."""
 
@@ -172,7 +162,7 @@ class ContainerState(_Object, frozen=True, kw_only=True):
     """One of the three is set, or none before the kubelet has said anything."""
 
     waiting: ContainerWaiting | None = None
-    running: ContainerRunning | None = None
+    running: _Object | None = None
     terminated: ContainerTerminated | None = None
 
 
