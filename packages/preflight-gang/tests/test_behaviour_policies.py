@@ -15,7 +15,6 @@ import pytest
 from leading import Leading, leads
 from played import played
 from preflight_gang.api.crd import crd
-from preflight_gang.controller.apply import Writer
 from preflight_gang.controller.overrides import OverrideController
 from preflight_gang.metrics import Metrics
 from preflight_kube.auth.connection import Connection, connection
@@ -170,7 +169,7 @@ async def test_who_does_not_lead_writes_nothing(configs: Configs, target: Connec
         policies = OverrideController(client, Metrics())
         async with anyio.create_task_group() as group:
             group.start_soon(policies.mirror)
-            group.start_soon(policies.lead, Writer(client.fenced(may_write), 1, Metrics()))
+            group.start_soon(policies.lead, client.fenced(may_write))
             await until(
                 lambda: policies.reflector.by_index("namespace", configs.namespace) and asked,
                 "it was about to be written",

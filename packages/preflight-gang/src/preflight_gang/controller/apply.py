@@ -275,16 +275,5 @@ class Writer:
             log.warning(message, uid=uid, error=str(error))
         return seconds
 
-    async def status(self, path: str, body: dict[str, Any]) -> bool:
-        """Write a status: False when the object changed or went. Raises :class:`KubeError`."""
-        try:
-            async with self._fair.of(body.get("metadata", {}).get("namespace", "")):
-                await self._client.replace(f"{path}/status", body)
-        except (Conflict, NotFound):
-            self._count("status", "conflict")
-            return False
-        self._count("status", "written")
-        return True
-
     def _count(self, kind: str, result: str) -> None:
         self._metrics.writes.labels(kind, result).inc()

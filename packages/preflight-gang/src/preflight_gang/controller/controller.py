@@ -238,7 +238,7 @@ class Controller:
                 group.start_soon(reconciler.run)
                 group.start_soon(self.reports.lead, writer)
                 group.start_soon(self.reports.health.lead, client, events)
-                group.start_soon(self._policies.lead, writer)
+                group.start_soon(self._policies.lead, client)
                 group.start_soon(self._audit.lead)
         finally:
             self._writer = None

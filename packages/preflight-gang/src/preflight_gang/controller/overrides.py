@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-from preflight_kube.client.client import Client
+from preflight_kube.client.client import Client, Conflict, NotFound
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller
 from preflight_kube.runtime.events import timestamp
@@ -14,7 +14,6 @@ from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.workqueue import Key, Queue
 from preflight_proto.policy import path
 
-from preflight_gang.controller.apply import Writer
 from preflight_gang.core.overrides import StoredOverride, judge, status
 from preflight_gang.metrics import Metrics
 
@@ -49,27 +48,31 @@ class OverrideController:
     def _everything(self) -> Iterable[Key]:
         return ((namespace, "") for namespace in self.reflector.values("namespace"))
 
-    async def lead(self, writer: Writer) -> None:
-        """Keep the status of the objects current, until cancelled."""
+    async def lead(self, client: Client) -> None:
+        """Keep the status of the objects current, until cancelled. ``client``: fenced."""
         await self.reflector.synced.wait()
         await Controller(
             "preflightconfig",
             self.queue,
-            lambda key: self._reconcile(writer, key[0]),
+            lambda key: self._reconcile(client, key[0]),
             workers=WORKERS,
             metrics=self._metrics.runtime,
         ).run()
 
-    async def _reconcile(self, writer: Writer, namespace: str) -> None:
+    async def _reconcile(self, client: Client, namespace: str) -> None:
         now = timestamp(datetime.now(UTC))
         for policy, verdict in judge(self.reflector.by_index("namespace", namespace)):
             body = status(policy, verdict, now)
             if body is None:
                 continue
             about = policy.metadata
-            if not await writer.status(path(namespace, about.name), body):
+            try:
+                await client.replace_status(path(namespace, about.name), body)
+            except (Conflict, NotFound):
                 # Another version by now, which the watch brings; until then nobody is put in force.
+                self._metrics.writes.labels("status", "conflict").inc()
                 return
+            self._metrics.writes.labels("status", "written").inc()
             if verdict.reason == "Invalid":
                 self._metrics.config_errors.labels("preflightconfig").inc()
             (log.info if verdict.accepted else log.warning)(
