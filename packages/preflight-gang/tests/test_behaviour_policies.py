@@ -117,7 +117,7 @@ async def test_an_invalid_one_says_what_is_wrong_and_stands_in_nobodys_way(
     )
     said = await configs.judged("z-bad", "Invalid")
     assert said.status == "False"
-    assert "gangDiscovery.method" in said.message
+    assert "its spec cannot be read (Invalid enum value" in said.message
     await configs.create_later("a-good", OBSERVE, born)
     await configs.judged("a-good", "InForce")
     await configs.change("z-bad", {"spec": {"gangDiscovery": None, "enforcement": "observe"}})
