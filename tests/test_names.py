@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 KUBERNETES = frozenset({
     "ComputeDomain", "ComputeDomainStatus", "Condition", "Container", "ContainerStatus",
     "Metadata", "Node", "NodeCondition", "NodeStatus", "OwnerReference", "Pod", "PodGang",
-    "PodSpec", "PodStatus", "ResourceClaim", "ResourceRequirements", "Volume",
+    "PodSpec", "PodStatus", "ResourceClaim", "ResourceRequirements",
 })
 # fmt: on
 """Kinds and parts of Kubernetes and its extensions. Each component decodes the fields that it
