@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gangs import gang, waiting
 from preflight_gang.core.membership import GangMember
-from preflight_gang.core.waiting import PATIENCE, WaitingEvents, waiting_event
+from preflight_gang.core.waiting import PATIENCE, SLICE, WaitingEvents, waiting_event
 from preflight_proto.roster import Roster, encode_roster
 
 
@@ -23,10 +23,17 @@ def test_who_has_waited_for_long_gets_one_event_a_generation() -> None:
     assert waits.due(gang(one), 100.0) == ([], PATIENCE)
     assert waits.due(gang(one), 110.0) == ([], PATIENCE - 10)
     assert waits.due(gang(one), 100.0 + PATIENCE) == ([one], None)
+    waits.emitted(one)
     assert waits.due(gang(one), 1000.0) == ([], None)
     again = told_to_wait(1, generation=2)
     assert waits.due(gang(again), 1000.0) == ([], PATIENCE)
     assert waits.due(gang(again), 1000.0 + PATIENCE) == ([again], None)
+
+
+def test_an_event_that_could_not_be_written_stays_due() -> None:
+    waits, one = WaitingEvents(), told_to_wait(1)
+    waits.due(gang(one), 0.0)
+    assert waits.due(gang(one), PATIENCE) == waits.due(gang(one), PATIENCE + 1) == ([one], None)
 
 
 def test_who_has_not_been_told_to_wait_gets_none() -> None:
@@ -34,14 +41,25 @@ def test_who_has_not_been_told_to_wait_gets_none() -> None:
     assert waits.due(gang(one), 0.0) == waits.due(gang(one), 1000.0) == ([], None)
 
 
+def test_many_are_told_in_slices() -> None:
+    waits, every = WaitingEvents(), [told_to_wait(number) for number in range(SLICE + 4)]
+    waits.due(gang(*every), 0.0)
+    due, again = waits.due(gang(*every), PATIENCE)
+    assert (len(due), again) == (SLICE, 0.0)
+    for one in due:
+        waits.emitted(one)
+    assert len(waits.due(gang(*every), PATIENCE)[0]) == 4
+
+
 def test_the_event_names_each_missing_member_and_why() -> None:
     one = told_to_wait(
         1,
         missing=("pod-2: Unschedulable: 0/9 nodes", "pod-3: preflight-dcgm-diag: ImagePullBackOff"),
     )
-    told = waiting_event(gang(one), one)
-    assert told["message"] == (
+    body = waiting_event(gang(one), one, "2026-11-21T08:00:00Z")
+    assert body["message"] == (
         "gang job-1 waits for pod-2: Unschedulable: 0/9 nodes; pod-3: preflight-dcgm-diag: ImagePullBackOff"
     )
-    assert (told["warning"], told["reason"]) == (False, "PreflightWaiting")
-    assert told["regarding"].field == "spec.initContainers{preflight-nccl-allreduce}"
+    assert (body["type"], body["reason"]) == ("Normal", "PreflightWaiting")
+    assert body["involvedObject"]["fieldPath"] == "spec.initContainers{preflight-nccl-allreduce}"
+    assert body["metadata"]["name"] == waiting_event(gang(one), one, "later")["metadata"]["name"]

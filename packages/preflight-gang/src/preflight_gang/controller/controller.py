@@ -10,6 +10,7 @@ import random
 import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 import anyio
@@ -24,7 +25,7 @@ from preflight_kube.client.client import (
 )
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller as Reconciler
-from preflight_kube.runtime.event_recorder import EventRecorder
+from preflight_kube.runtime.events import timestamp
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.retry import Obstructed, Refusals, cause_of
@@ -224,27 +225,22 @@ class Controller:
         client = self._client.fenced(leadership.valid)
         writer = Writer(client, leadership.epoch, self._metrics, self._config.writes)
         self._writer = writer
-        events = EventRecorder(client, names.MANAGED_BY, counted=self._count_event)
         reconciler = Reconciler(
             "gang",
             self.gangs,
-            lambda key: self._reconcile(writer, events, key),
+            lambda key: self._reconcile(writer, key),
             workers=WORKERS,
             metrics=self._metrics.runtime,
         )
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(events.run)
                 group.start_soon(reconciler.run)
                 group.start_soon(self.reports.lead, writer)
-                group.start_soon(self.reports.health.lead, client, events)
+                group.start_soon(self.reports.health.lead, client)
                 group.start_soon(self._policies.lead, client)
                 group.start_soon(self._audit.lead)
         finally:
             self._writer = None
-
-    def _count_event(self, result: str) -> None:
-        self._metrics.writes.labels("event", result).inc()
 
     def gang(self, key: Key, obstructed: str = "") -> GangView | None:
         """All that is known of a gang now; None when it is gone, or its record not readable yet."""
@@ -280,7 +276,7 @@ class Controller:
         causes = ((one.uid, self._writer.pods.cause(one.uid)) for one in members)
         return {uid: f"its pod cannot be annotated: {cause}" for uid, cause in causes if cause}
 
-    async def _reconcile(self, writer: Writer, events: EventRecorder, key: Key) -> float | None:
+    async def _reconcile(self, writer: Writer, key: Key) -> float | None:
         """One look at one gang; returns after how many seconds to look again, if unasked."""
         held_back = self._refused.left(key, self._client.clock())
         gang = self.gang(key, self._refused.cause(key) if held_back else "")
@@ -314,7 +310,7 @@ class Controller:
             asking = (one.uid for one in gang.members if one.stage is MemberStage.WAITING)
             waits = any(uid in answers and answers[uid].answer == "wait" for uid in asking)
             if waits or writer.pods:
-                times.append(self._emit_events(events, key, answers, waits=waits))
+                times.append(await self._emit_events(writer, key, answers, waits=waits))
         return min((seconds for seconds in times if seconds is not None), default=None)
 
     def _due_answers(
@@ -388,8 +384,8 @@ class Controller:
             log.warning("gang record not written, requeued", gang="/".join(key), error=str(error))
         return seconds
 
-    def _emit_events(
-        self, events: EventRecorder, key: Key, answers: Mapping[str, MemberAnswer], *, waits: bool
+    async def _emit_events(
+        self, writer: Writer, key: Key, answers: Mapping[str, MemberAnswer], *, waits: bool
     ) -> float | None:
         """Events on members that have waited for long, if some wait, and on those whose pods take
         no annotation, with their answers; after how many seconds there may be more.
@@ -397,15 +393,24 @@ class Controller:
         gang, state = self.gang(key), self._gangs.get(key)  # with what was written just now
         if gang is None or state is None:
             return None
-        due, again = state.waiting.due(gang, self._client.clock()) if waits else ([], None)
-        for one in due:
-            events.event(**waiting_event(gang, one))
+        times: list[float] = []
+        if waits:
+            due, again = state.waiting.due(gang, self._client.clock())
+            for one in due:
+                if await writer.event(waiting_event(gang, one, _now())) is None:
+                    again = writer.left(one.uid) or LOOK_AGAIN
+                    break
+                state.waiting.emitted(one)
+            times += [again] if again is not None else []
         silent = gang.refused.keys() & answers.keys() - state.with_event
         for one in gang.members:
-            if one.uid in silent:
-                events.event(**refused_event(gang, one, answers[one.uid]))
-        state.with_event |= silent
-        return again
+            if one.uid not in silent:
+                continue
+            if await writer.event(refused_event(gang, one, answers[one.uid], _now())) is None:
+                times.append(writer.left(one.uid) or LOOK_AGAIN)
+            else:
+                state.with_event.add(one.uid)
+        return min(times, default=None)
 
     async def _locate_record(self, writer: Writer, gang: GangView) -> NoReturn:
         """See what is there after a write that came to nothing. Raises :class:`KubeError`."""
@@ -428,3 +433,7 @@ class Controller:
         raise Conflict(
             f"the ConfigMap {gang.config_map} has been written by somebody else meanwhile", 409
         )
+
+
+def _now() -> str:
+    return timestamp(datetime.now(UTC))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import anyio
 import msgspec
 from preflight_kube.api.node_health import (
     GROUP,
@@ -99,10 +100,11 @@ class NodeHealthController:
     def _is_of(health: NodeHealth, node: Node | None) -> bool:
         return node is not None and health.spec.node_uid == node.metadata.uid
 
-    async def lead(self, client: Client, events: EventRecorder) -> None:
+    async def lead(self, client: Client) -> None:
         """Keep the records of all nodes current, until cancelled. ``client``: fenced."""
         await self._nodes.wait_synced()
         await self.cache.wait_synced()
+        events = EventRecorder(client, "preflight-gang")
         reconciler = Controller(
             "nodehealth",
             self.queue,
@@ -112,7 +114,9 @@ class NodeHealthController:
         )
         self._metrics.fleet = self.records
         try:
-            await reconciler.run()
+            async with anyio.create_task_group() as group:
+                group.start_soon(events.run)
+                group.start_soon(reconciler.run)
         finally:
             self._metrics.fleet = tuple  # the next leader shows it
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from preflight_kube.runtime.events import Regarding
+from preflight_kube.runtime.events import Regarding, event
+from preflight_proto import names
 
 from preflight_gang.core.membership import GangMember, MemberStage
 from preflight_gang.core.reconcile import MemberAnswer
@@ -84,6 +85,8 @@ class AnswerPace:
 
 PATIENCE: Final = 30.0
 """Seconds that a member has waited before it gets an Event: most gangs are complete long before."""
+SLICE: Final = 16
+"""Events at once: nobody's rank waits behind a thousand of them."""
 
 
 class WaitingEvents:
@@ -94,35 +97,50 @@ class WaitingEvents:
         self._emitted: set[tuple[str, int]] = set()
 
     def due(self, gang: GangView, now: float) -> tuple[list[GangMember], float | None]:
-        """Who gets an Event now; when to ask again, in seconds (None: after a change)."""
+        """Who is to have an Event now; when to ask again, in seconds (None: after a change)."""
         here = {
-            (m.uid, m.published.generation): m
+            _wait(m): m
             for m in gang.members
             if m.stage is MemberStage.WAITING and m.published and m.published.answer == "wait"
         }
         self._since = {wait: self._since.get(wait, now) for wait in here}
         self._emitted &= here.keys()
-        left = {wait: self._since[wait] + PATIENCE - now for wait in here.keys() - self._emitted}
-        due = [wait for wait in here if left.get(wait, 1.0) <= 0]
-        self._emitted.update(due)
+        silent = self._since.keys() - self._emitted
+        left = {
+            wait: since + PATIENCE - now for wait, since in self._since.items() if wait in silent
+        }
+        due = [wait for wait, seconds in left.items() if seconds <= 0]
+        if len(due) > SLICE:
+            return [here[wait] for wait in due[:SLICE]], 0.0
         return [here[wait] for wait in due], min((s for s in left.values() if s > 0), default=None)
 
+    def emitted(self, one: GangMember) -> None:
+        """``one`` has its Event: it is not due again in this generation."""
+        self._emitted.add(_wait(one))
 
-def waiting_event(gang: GangView, one: GangMember) -> dict[str, Any]:
-    """The Event that says for whom ``one`` waits, as an EventRecorder takes it."""
+
+def _wait(one: GangMember) -> tuple[str, int]:
+    return one.uid, one.published.generation if one.published else 0
+
+
+def waiting_event(gang: GangView, one: GangMember, now: str) -> dict[str, Any]:
+    """The Event that says for whom ``one`` waits, to be created at ``now`` (RFC 3339)."""
     assert one.published is not None
     return _event(
         gang,
         one,
         about=f"waiting\0{one.published.generation}",
-        warning=False,
+        good=True,
         reason="PreflightWaiting",
         message=f"gang {gang.id} waits for {'; '.join(one.published.missing)}",
+        now=now,
     )
 
 
-def refused_event(gang: GangView, one: GangMember, answer: MemberAnswer) -> dict[str, Any]:
-    """The Event that says why ``one`` has no answer, and which, as an EventRecorder takes it."""
+def refused_event(
+    gang: GangView, one: GangMember, answer: MemberAnswer, now: str
+) -> dict[str, Any]:
+    """The Event that says why ``one`` has no answer, and which, to be created at ``now``."""
     words = {
         "wait": "; ".join(answer.missing),
         "sealed": f"rank {answer.rank} of generation {answer.generation}",
@@ -132,10 +150,10 @@ def refused_event(gang: GangView, one: GangMember, answer: MemberAnswer) -> dict
         f"Its answer would be {answer.answer}: {words.get(answer.answer, answer.reason)}"
     )
     reason = "PreflightAnswerRefused"
-    return _event(gang, one, about="refused", warning=True, reason=reason, message=message)
+    return _event(gang, one, about="refused", good=False, reason=reason, message=message, now=now)
 
 
 def _event(gang: GangView, one: GangMember, **more: Any) -> dict[str, Any]:
     field = f"spec.initContainers{{{one.check}}}"
     regarding = Regarding("v1", "Pod", one.name, one.uid, gang.namespace, field)
-    return {"regarding": regarding, "host": one.node, **more}
+    return event(names.MANAGED_BY, regarding, host=one.node, **more)
