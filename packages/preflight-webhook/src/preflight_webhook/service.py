@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from argparse import Namespace
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ from preflight_kube.files.configfile import ConfigFile
 from preflight_kube.files.polling import Polling
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime import manager
-from preflight_kube.runtime.manager import Parts, Task
+from preflight_kube.runtime.manager import Parts
 
 from preflight_webhook.config.config import Config, parse
 from preflight_webhook.metrics import Metrics
@@ -64,7 +65,7 @@ def serve(args: Namespace) -> int:
             log.info("configuration reloaded", checks=checks)
 
     async def build(client: Client) -> Parts:
-        polled: dict[str, Task] = {"configuration": configuration}
+        polled: dict[str, Callable[[], Awaitable[None]]] = {"configuration": configuration}
         ready = []
         if target is not None:
             state.lookups = Lookups(client, metrics)
