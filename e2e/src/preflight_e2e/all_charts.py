@@ -90,7 +90,6 @@ def attacked(
             options.append(f"--admission-control-config-file={_shown(home)}")
         server = ApiServer(home, assets, authorization="Node,RBAC", more=options)
         cluster = Attacked(stack.enter_context(server))
-        stack.callback(cluster.close)
         world = read(ATTACKS / "world.toml")
         world["values"] = merged(world["values"], values or {})
         cluster.objects = world["object"]

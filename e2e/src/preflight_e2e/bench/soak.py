@@ -125,7 +125,6 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
         )
         pids, life = _started(cluster, stack, home)
         memory = _lived(life, pids, args)
-        cluster.close()  # nobody uses it for a while
         time.sleep(SETTLE)
         began = _now()
         time.sleep(args.idle)
