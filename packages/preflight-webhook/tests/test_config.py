@@ -106,3 +106,14 @@ def test_an_unreadable_file_is_one_sentence(path: str) -> None:
 def test_unknown_words_of_gangs_are_named(text: str, path: str) -> None:
     [problem] = problems(text)
     assert problem.startswith(f"{path}: ")
+
+
+def test_a_mount_of_a_volume_that_nobody_has_is_a_problem_once() -> None:
+    wrong = (
+        "checks: [{name: a, image: b, container: {volumeMounts: [{name: data, mountPath: /d}]}}]"
+    )
+    where = "checks[0].container.volumeMounts[0].name: "
+    assert [problem.startswith(where) for problem in problems(wrong)] == [True]
+    beside = problems(f"{wrong}\nunknown: 1")
+    assert len([problem for problem in beside if problem.startswith(where)]) == 1
+    assert len(beside) == 2

@@ -29,7 +29,7 @@ from preflight_proto.policy import (
 )
 from preflight_proto.settings import MAX_GBPS
 
-from preflight_webhook.config import rules
+from preflight_webhook.config import extra_volumes, rules
 from preflight_webhook.config.devices import DeviceVariables
 from preflight_webhook.config.extra_volumes import ExtraMount, ExtraVolume
 
@@ -54,6 +54,19 @@ TopologyFile = Annotated[
 ]
 Names = tuple[Annotated[str, Meta(min_length=1)], ...]
 Address = Annotated[str, Meta(min_length=1, max_length=1024)]
+_MOUNTS_OF_OURS: Final = {
+    "volumeMounts": {
+        "items": {
+            "properties": {
+                "name": {
+                    "pattern": f"^({'|'.join(extra_volumes.OUR_VOLUMES)})$",
+                    "description": "a volume that is injected; one of your own goes into extraVolumes and extraVolumeMounts.",
+                }
+            }
+        }
+    }
+}
+"""For the charts' schema, by which an install refuses it."""
 
 
 class _Section(
@@ -113,7 +126,9 @@ class CheckConfig(_Section, frozen=True, kw_only=True):
     extra_volumes: tuple[ExtraVolume, ...] = ()
     extra_volume_mounts: tuple[ExtraMount, ...] = ()
     security_context: dict[str, Any] = {}
-    container: dict[str, Any] = {}
+    container: Annotated[
+        dict[str, Any], Meta(extra_json_schema={"properties": _MOUNTS_OF_OURS})
+    ] = {}
 
     @property
     def gang_wide(self) -> bool:
@@ -354,7 +369,9 @@ def of(raw: Any) -> Config:
             f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."
         ]
     if isinstance(raw, dict):
-        problems += rules.problems(raw)
+        named = {problem.partition(": ")[0] for problem in problems}
+        more = rules.problems(raw)
+        problems += [problem for problem in more if problem.partition(": ")[0] not in named]
     if problems:
         raise ConfigError(problems)
     return replace(config, checks=tuple(check for check in config.checks if check.enabled))
