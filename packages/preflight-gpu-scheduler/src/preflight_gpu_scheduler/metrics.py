@@ -20,11 +20,11 @@ class WriteMetrics:
     """Counts of what a controller or an extender writes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._counter = partial(Counter, registry=registry)
+        counter = self._counter = partial(Counter, registry=registry)
         self._gauge = partial(Gauge, registry=registry)
         self._histogram = partial(Histogram, registry=registry)
         about = "Writes on Leases, and Bindings."
-        self.writes = self._counter("gpu_scheduler_lease_writes", about, ["op", "result"])
+        self.writes = counter("gpu_scheduler_lease_writes", about, ["op", "result"])
 
 
 class ExtenderMetrics(WriteMetrics):
@@ -32,9 +32,9 @@ class ExtenderMetrics(WriteMetrics):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
-        counter, gauge, buckets = self._counter, self._gauge, [n / 1000 for n in _MILLISECONDS]
-        name, about = "gpu_scheduler_calls_seconds", "Time of a call."
-        self.seconds = self._histogram(name, about, ["verb"], buckets=buckets)
+        counter, gauge, histogram = self._counter, self._gauge, self._histogram
+        about, buckets = "Time of a call.", [n / 1000 for n in _MILLISECONDS]
+        self.seconds = histogram("gpu_scheduler_calls_seconds", about, ["verb"], buckets=buckets)
         self.calls = counter("gpu_scheduler_calls", "Calls of kube-scheduler.", ["verb", "result"])
         self.binds = counter("gpu_scheduler_binds", "Pods brought to be bound.", ["result"])
         about = "Connections of the port that were cut off."
@@ -54,7 +54,7 @@ class GpuControllerMetrics(WriteMetrics):
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
         self.runtime = RuntimeMetrics(registry)
-        counter, gauge = self._counter, self._gauge
+        counter, gauge, histogram = self._counter, self._gauge, self._histogram
         about = "Leases deleted because nobody can use them."
         self.collected = counter("gpu_scheduler_collected", about, ["reason"])
         about = "Reservations taken back from pods that wait."
@@ -68,8 +68,8 @@ class GpuControllerMetrics(WriteMetrics):
         self.claims = gauge("gpu_scheduler_claims", "GpuClaims by phase.", ["phase"])
         about = "Gangs that wait, and that have a plan."
         self.gangs = gauge("gpu_scheduler_gangs", about, ["state"])
-        name, about = "gpu_scheduler_gang_wait_seconds", "From a gang's being whole to its GPUs."
-        self.gang_wait = self._histogram(name, about, buckets=_WAITS)
+        about = "From a gang's being whole to its GPUs."
+        self.gang_wait = histogram("gpu_scheduler_gang_wait_seconds", about, buckets=_WAITS)
         devices = "GPUs of a node: free, leased, unusable."
         self._devices = gauge("gpu_scheduler_devices", devices, ["node", "state"])
         self.stale = gauge("gpu_scheduler_stale_nodes", "Nodes whose GpuNodeStatus is too old.")
