@@ -56,6 +56,7 @@ Names = tuple[Annotated[str, Meta(min_length=1)], ...]
 Address = Annotated[str, Meta(min_length=1, max_length=1024)]
 _MOUNTS_OF_OURS: Final = {
     "volumeMounts": {
+        "description": "Mounts of volumes that are injected.",
         "items": {
             "properties": {
                 "name": {
