@@ -113,6 +113,17 @@ def test_the_device_class_has_a_part_in_literal_mode_alone() -> None:
     assert "has no effect here" in admit(found).warnings[0]
 
 
+@pytest.mark.parametrize("name", [" ", "Mine.example.com", "a/b", "x" * 254])
+def test_a_device_class_that_can_be_none_is_refused_where_the_claim_would_have_it(
+    name: str,
+) -> None:
+    found = podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-device-class": name})
+    answer = admit(found, LITERAL)
+    assert answer.result == "denied"
+    assert "grove.io/mnnvl-device-class is " in answer.message
+    assert admit(found).result == "injected"
+
+
 # --- GPUs ---
 
 

@@ -79,6 +79,14 @@ def test_all_problems_are_said_at_once_with_their_paths() -> None:
     assert answer.message.startswith("PodCliqueSet default/t: spec.template.cliques[0]")
 
 
+def test_a_device_class_that_can_be_none_is_refused_where_it_stands() -> None:
+    set_ = pcs("t", [clique("a", annotations={**ON, "grove.io/mnnvl-device-class": "A"})])
+    assert create(set_, LITERAL).problems == (
+        'spec.template.cliques[0].annotations[grove.io/mnnvl-device-class]: grove.io/mnnvl-device-class is "A", which cannot be the name of a DeviceClass; use lower-case letters, digits, "-" and ".".',
+    )
+    assert create(set_).allowed
+
+
 def test_the_problem_of_an_inherited_annotation_is_said_where_it_stands() -> None:
     answer = create(
         pcs(

@@ -10,7 +10,14 @@ from typing import Any, Final, NamedTuple
 from preflight_kube.api.quantities import parse_quantity
 
 from preflight_mnnvl.api.identity import CliqueRefused
-from preflight_mnnvl.api.names import CLAIM, ENABLED, GROVE_CLAIM, GROVE_MNNVL_GROUP
+from preflight_mnnvl.api.names import (
+    CLAIM,
+    DEVICE_CLASS,
+    ENABLED,
+    GROVE_CLAIM,
+    GROVE_MNNVL_GROUP,
+    is_name,
+)
 from preflight_mnnvl.api.types import Container, ContainerPlace, PodSpec, shown
 from preflight_mnnvl.config import Config
 
@@ -108,6 +115,14 @@ def refuse_group(group: tuple[str, str] | None) -> None:
     if group is not None:
         raise CliqueRefused(
             f'{GROVE_MNNVL_GROUP} is "{shown(group[0], 63)}" at {group[1]} while {ENABLED} is "true", and only one of the two can be had; remove one'
+        )
+
+
+def refuse_class(name: str, config: Config) -> None:
+    """Refuse what can be no device class where claims get it. Raises :class:`CliqueRefused`."""
+    if config.mode == "literal" and not is_name(name):
+        raise CliqueRefused(
+            f'{DEVICE_CLASS} is "{shown(name)}", which cannot be the name of a DeviceClass; use lower-case letters, digits, "-" and "."'
         )
 
 

@@ -194,6 +194,7 @@ class _Admission(NamedTuple):
         identity, literal = identify(meta, wish.scope), config.mode == "literal"
         domain = self._named(domain_of(identity, wish.scope))
         self._refuse_taken(domain)
+        claims.refuse_class(wish.device_class, config)
         decision = MnnvlDecision(
             v=VERSION,
             mode=config.mode,

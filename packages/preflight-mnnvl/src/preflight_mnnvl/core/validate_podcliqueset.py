@@ -14,7 +14,7 @@ from preflight_mnnvl.api.annotations import CLASS_WITHOUT_EFFECT, odd
 from preflight_mnnvl.api.identity import CliqueIdentity, CliqueRefused
 from preflight_mnnvl.api.types import BadObject, Clique, Group, PodCliqueSet, decode, shown
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.claims import refuse_claims, refuse_group, without_gpus
+from preflight_mnnvl.core.claims import refuse_claims, refuse_class, refuse_group, without_gpus
 from preflight_mnnvl.core.domain import domain_of
 from preflight_mnnvl.core.expansion import SET_PATH, Planned, nodes_needed, plan
 from preflight_mnnvl.core.support import Support
@@ -86,7 +86,7 @@ def problems(
 ) -> list[str]:
     """Why PodCliques of the set would be refused: one sentence each, with its path."""
     asked = [clique for clique in planned if clique.wish.enabled]
-    sentences = [problem for clique in asked for problem in _of_clique(set_, clique)]
+    sentences = [problem for clique in asked for problem in _of_clique(set_, clique, config)]
     enrolled = next((clique for clique in planned if clique.enrolled), None)
     if config.on_unsupported == "deny" and not support.ok and enrolled is not None:
         path = enrolled.wish.at[names.ENABLED]
@@ -94,7 +94,7 @@ def problems(
     return sentences
 
 
-def _of_clique(set_: PodCliqueSet, planned: Planned) -> Iterator[str]:
+def _of_clique(set_: PodCliqueSet, planned: Planned, config: Config) -> Iterator[str]:
     """What would refuse its PodCliques, of the functions that do; the rule of scaling groups is
     here alone, as a PodClique knows of those by labels.
     """
@@ -107,9 +107,11 @@ def _of_clique(set_: PodCliqueSet, planned: Planned) -> Iterator[str]:
     pod, path = planned.pod, f"{planned.path}.spec.podSpec"
     wish, on = planned.wish, planned.wish.at[names.ENABLED]
     where = f"{wish.at.get(names.SCOPE, on)}.annotations[{names.SCOPE}]"
+    class_at = f"{wish.at.get(names.DEVICE_CLASS, on)}.annotations[{names.DEVICE_CLASS}]"
     ungrouped = planned.scope == "scalingGroupReplica" and planned.group is None
     refusals: list[tuple[str, Callable[[], object]]] = [
         (planned.path, lambda: refuse_group(wish.group)),
+        (class_at, lambda: refuse_class(wish.device_class, config)),
         ("", lambda: refuse_claims(pod, None, {}, path)),
     ]
     if not ungrouped:
