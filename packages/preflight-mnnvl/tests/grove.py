@@ -82,11 +82,6 @@ class Grove:
             self.path("podcliquescalinggroups", name), {"spec": {"replicas": replicas}}
         )
 
-    async def scheduled(self, podclique: str) -> None:
-        """Pods of the PodClique are on nodes, with channels of its domain."""
-        path = f"{self.path('podcliques', podclique)}/status"
-        await self.client.merge_patch(path, {"status": {"scheduledReplicas": 1}})
-
     # --- what a set makes
 
     def made(self, set_: Json, groups: dict[str, Json]) -> list[MadeClique]:

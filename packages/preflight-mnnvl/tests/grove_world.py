@@ -39,6 +39,7 @@ class Cluster:
         self.told: dict[str, str] = {}
         self.messages: list[str] = []
         self.unclaimed: dict[Key, float] = {}
+        self.lost: dict[Key, str] = {}
         self.dies_before: int | None = None
         self.outage = False  # no webhook answers, and what it would refuse passes
         self.behind = False  # the webhook does not see what has which name
@@ -72,10 +73,6 @@ class Cluster:
         self.store[kind][name] = wanted
         return True
 
-    def scheduled(self, name: str) -> None:
-        """Pods of the PodClique are on nodes, with channels of its domain."""
-        self.store["pclq"][name]["status"] = {"scheduledReplicas": 2}
-
     def delete(self, kind: str, name: str) -> None:
         found = self.store[kind][name]
         if kind != "pclq" and found["metadata"].get("finalizers"):  # Grove takes its own away
@@ -107,6 +104,7 @@ class Cluster:
             ]
             for name in ended:
                 uid = self.store["cd"].pop(name)["metadata"]["uid"]
+                self.lost["default", name] = uid
                 for claim, one in list(self.store["claim"].items()):
                     if (
                         one["metadata"].get("labels", {}).get("resource.nvidia.com/computeDomain")
@@ -264,7 +262,7 @@ class Cluster:
         return {
             key: reconcile(
                 view_of(world, key, wants.get(key), self.config.mode)._replace(
-                    unclaimed_since=self.unclaimed.get(key)
+                    lost=self.lost.get(key, ""), unclaimed_since=self.unclaimed.get(key)
                 ),
                 self.config,
                 supported,
@@ -321,7 +319,7 @@ class Cluster:
     def restart(self) -> None:
         """The next leader remembers nothing."""
         self.dies_before = None
-        self.unclaimed = {}
+        self.unclaimed, self.lost = {}, {}
 
     def settle(self) -> None:
         """Everybody has a turn until nothing changes, and time passes."""

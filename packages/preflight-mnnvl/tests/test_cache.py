@@ -112,6 +112,46 @@ def test_an_answer_is_forgotten_when_the_watch_never_brings_it() -> None:
     assert one.mirror.view(CD).domain is None
 
 
+def test_a_domain_that_goes_is_remembered_as_lost_while_somebody_needs_it_and_no_longer() -> None:
+    one = Seeing()
+    one.mirror.clique("u", clique())
+    one.mirror.part_as("domain", domain("1", uid="first"))
+    one.mirror.part_as("domain", domain("1", uid="first"), gone=True)
+    assert one.mirror.view(CD).lost == "first"
+    one.mirror.clique("u", None)
+    assert one.mirror.view(CD).lost == ""
+    one.mirror.clique("u", clique())
+    assert one.mirror.view(CD).lost == ""
+
+
+GOING = {"deletion_timestamp": "2027-01-15T08:00:00Z"}
+
+
+def test_a_set_that_is_applied_anew_has_lost_nothing_however_slowly_the_old_domain_ends() -> None:
+    one = Seeing()
+    one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="old")))
+    one.mirror.clique("old", clique(uid="old"))
+    one.mirror.part_as("domain", domain("1"))
+    one.mirror.part_as("domain", domain("2", **GOING))
+    one.mirror.clique("old", None)
+    one.mirror.set_as(
+        PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="old")), gone=True
+    )
+    one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="new")))
+    one.mirror.clique("new", clique(uid="new"))
+    one.mirror.part_as("domain", domain("2", **GOING), gone=True)
+    assert one.mirror.view(CD).lost == ""
+
+
+def test_a_replica_that_is_scaled_away_and_back_has_lost_nothing() -> None:
+    one = Seeing()
+    one.mirror.part_as("domain", domain("1"))
+    one.mirror.part_as("domain", domain("2", **GOING))
+    one.mirror.clique("later", clique(uid="later"))
+    one.mirror.part_as("domain", domain("2", **GOING), gone=True)
+    assert one.mirror.view(CD).lost == ""
+
+
 def test_how_many_replicas_a_set_has_now_is_seen_at_its_domains() -> None:
     one = Seeing()
     one.mirror.clique("u", clique())
@@ -120,6 +160,32 @@ def test_how_many_replicas_a_set_has_now_is_seen_at_its_domains() -> None:
         one.told()
         one.mirror.set_as(PodCliqueSet(metadata=of, spec=SetSpec(replicas=replicas)))
         assert (one.mirror.view(CD).replicas, CD in one.told()) == (replicas, True)
+
+
+def test_a_replica_that_does_not_lead_keeps_nothing_of_sets_that_are_gone() -> None:
+    one = Seeing()
+    for i in range(30):
+        one.mirror.clique(f"u{i}", clique(uid=f"u{i}"))
+        one.mirror.part_as("domain", domain(f"{i}1", uid=f"d{i}"))
+        one.mirror.part_as("domain", domain(f"{i}1", uid=f"d{i}"), gone=True)
+        assert len(one.mirror.lost) == 1
+        one.mirror.clique(f"u{i}", None)
+        assert one.mirror.lost == {}
+    one.mirror.clique("u", clique())
+    assert one.mirror.view(CD).lost == ""  # and leads
+
+
+def test_what_is_lost_is_forgotten_with_its_set() -> None:
+    one = Seeing()
+    one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")))
+    one.mirror.clique("u", clique())
+    one.mirror.part_as("domain", domain("1"))
+    one.mirror.part_as("domain", domain("1"), gone=True)
+    assert one.mirror.view(CD).lost == "d"
+    one.mirror.set_as(
+        PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")), gone=True
+    )
+    assert one.mirror.lost == {}
 
 
 def test_the_end_of_a_predecessor_does_not_take_its_successor_along() -> None:

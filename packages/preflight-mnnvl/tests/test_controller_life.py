@@ -387,12 +387,14 @@ async def test_a_domain_that_was_deleted_is_made_again_and_told(space: Space) ->
         await space.grove.turn()
         await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
         (before,) = (await space.domains()).values()
-        await space.grove.scheduled("t-0-w")
         await space.client.delete(space.domain_path("t-0-cd"))
         await space.happens(lambda: _told(space, "MnnvlDomainRecreated", 2), "it is told")
         (after,) = (await space.domains()).values()
         assert after["metadata"]["uid"] != before["metadata"]["uid"]
-        assert "mnnvl.nvsentinel.nvidia.com/recreated" in after["metadata"]["annotations"]
+        assert (
+            after["metadata"]["annotations"]["mnnvl.nvsentinel.nvidia.com/recreated"]
+            == before["metadata"]["uid"]
+        )
 
 
 async def test_a_set_that_is_applied_anew_while_its_old_domain_ends_has_lost_nothing_for_the_next_leader(

@@ -234,5 +234,6 @@ def test_no_foreign_domain_no_false_event_and_no_silent_absence(
             else:
                 assert labels == domain["metadata"]["labels"]
         assert {one.metadata.uid for one in replica.mirror.unclaimed()} == without
+        assert replica.mirror.lost == {}
     if not history.suffered:
         assert not any(not claim_of(one) for one in history.store["pclq"].values())

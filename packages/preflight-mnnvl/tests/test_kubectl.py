@@ -108,7 +108,6 @@ async def test_the_description_of_a_set_tells_what_became_of_its_domains_and_wha
             await space.grove.apply(pcs(name, cliques, annotations=ON))
         await space.grove.turn()
         await space.settled(space.announced, {"t-0"})
-        await space.grove.scheduled("t-0-w")
         await space.client.delete(space.domain_path("t-0-cd"))
 
         async def reads(name: str, *sentences: str) -> None:

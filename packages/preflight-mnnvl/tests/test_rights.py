@@ -116,7 +116,6 @@ async def everything(space: Space, config: Config) -> None:
             {"metadata": {"labels": {"grove.io/mnnvl-managed": None}}},
         )
         await space.happens(lambda: _blocked(space), "it is told that the claim is not ours")
-        await space.grove.scheduled("t-0-a")
         await space.client.delete(
             space.domain_path("t-0-cd")
         )  # a domain that was lost is the controller's to make

@@ -145,7 +145,6 @@ def test_t6_a_domain_that_went_with_its_gang_is_made_again_and_told() -> None:
     cluster = cluster_of(pcs("t", [clique("w")], annotations=ON))
     cluster.grove("t")
     first = cluster.store["cd"]["t-0-cd"]["metadata"]["uid"]
-    cluster.scheduled("t-0-w")
     cluster.delete("pg", "t-0")
     cluster.collect()
     cluster.gangs("t")

@@ -109,24 +109,23 @@ def test_a_domain_that_is_being_deleted_is_waited_for() -> None:
     assert (the_turn(found).state, the_turn(found).actions) == ("ending", ())
     found.collect()
     assert [action.why for action in the_turn(found).actions] == ["make"]
+    found.turn()
+    assert "MnnvlDomainRecreated" in found.told.values()
 
 
-@pytest.mark.parametrize("scheduled", [True, False])
-def test_a_domain_of_which_there_were_pods_is_told_as_lost_by_whoever_leads(
-    scheduled: bool,
-) -> None:
+def test_of_a_lost_domain_there_is_an_event_of_a_controller_that_never_had_it() -> None:
     found = cluster()
     found.turn()
-    if scheduled:
-        found.scheduled("t-0-w")
     found.delete("cd", "t-0-cd")
     found.collect()
     found.restart()
+    found.store["pclq"]["t-0-w"]["status"] = {"scheduledReplicas": 2}
     found.turn()
     found.turn()
-    annotations = {"mnnvl.nvsentinel.nvidia.com/recreated": "true"} if scheduled else None
-    assert found.store["cd"]["t-0-cd"]["metadata"].get("annotations") == annotations
-    assert ("MnnvlDomainRecreated" in found.told.values()) is scheduled
+    assert found.store["cd"]["t-0-cd"]["metadata"]["annotations"] == {
+        "mnnvl.nvsentinel.nvidia.com/recreated": "unknown"
+    }
+    assert "MnnvlDomainRecreated" in found.told.values()
 
 
 def test_nothing_is_made_for_a_set_that_is_going() -> None:
@@ -143,7 +142,7 @@ def test_of_a_replica_that_is_scaled_away_nothing_is_lost_though_its_groups_go_a
     two = [pcs("t", [clique("w")], [group("g", ["w"], ON)], replicas=n) for n in (2, 1, 2)]
     found.apply(two[0])
     found.grove("t")
-    found.scheduled("t-1-g-0-w")
+    found.store["pclq"]["t-1-g-0-w"]["status"] = {"scheduledReplicas": 2}
     found.apply(two[1])
     found.gangs("t")
     found.collect()

@@ -25,7 +25,7 @@ ONE_FABRIC: Final = "grove.io/mnnvl-one-fabric"
 DECISION: Final = "mnnvl.nvsentinel.nvidia.com/domain"
 """Annotation of a PodClique: what was decided at its creation (see :mod:`.decision`)."""
 RECREATED: Final = "mnnvl.nvsentinel.nvidia.com/recreated"
-"""Annotation of a ComputeDomain that replaces a lost one."""
+"""Annotation of a ComputeDomain: the uid of the lost one that it replaces, or "unknown"."""
 
 CLAIM: Final = "mnnvl"
 """Our entry among a pod's resource claims, and the request of a claim in `literal` mode."""

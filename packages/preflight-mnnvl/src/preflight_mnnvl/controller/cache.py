@@ -71,6 +71,9 @@ class MnnvlCache(MnnvlInformers):
     def __init__(self, client: Client, config: Config, touch: Callable[[Key], None]) -> None:
         super().__init__(client, config)
         self._touch = touch
+        # A domain that went, and the PodCliques whose pods may have joined it: what is kept ends
+        # with them, also on a replica that reconciles nothing.
+        self.lost: dict[Key, tuple[str, set[str]]] = {}
         self.unclaimed_since: dict[Key, float] = {}
         self.cliques: Cache[CliqueState] = Cache(
             client,
@@ -124,7 +127,10 @@ class MnnvlCache(MnnvlInformers):
     def _part(self, part: Part) -> ServedKind[ComputeDomain]:
         def changed(change: Change[ComputeDomain]) -> None:
             meta = change.object.metadata
-            self._touch(_key_of(part, meta.namespace, meta.name))
+            key = _key_of(part, meta.namespace, meta.name)
+            if part == "domain":
+                self._lose(key, change.before, None if change.kind == "deleted" else meta)
+            self._touch(key)
 
         return self._resource(
             PLURALS[part],
@@ -152,6 +158,7 @@ class MnnvlCache(MnnvlInformers):
         before, now = change.before, None if change.kind == "deleted" else change.object
         was, member = (state.member if state is not None else None for state in (before, now))
         if was != member:
+            self._left(change.key, was, member)
             for of in filter(None, (was, member)):
                 self._touch(_domain_of(of))
         if any(state.lacking for state in (before, now) if state is not None):
@@ -161,11 +168,22 @@ class MnnvlCache(MnnvlInformers):
             about = f"{ignored.namespace}/{ignored.name}"
             log.warning("a decision is not followed", podclique=about, why=ignored.why)
 
+    def _left(self, uid: str, before: DomainMember | None, now: DomainMember | None) -> None:
+        """Forget a PodClique that no longer needs the domain that was lost."""
+        key = _domain_of(before) if before is not None else ("", "")
+        if key in self.lost and (now is None or before is None or now.domain != before.domain):
+            self.lost[key][1].discard(uid)
+            if not self.lost[key][1]:
+                del self.lost[key]
+
     def _set(self, change: Change[PodCliqueSet]) -> None:
         meta = change.object.metadata
+        gone = change.kind == "deleted" and self.set_(meta.namespace, meta.name) is None
         for state in self.cliques.by_index("lacking", f"{meta.namespace}/{meta.name}"):
             self._touch(clique_key(meta.namespace, state.metadata.uid))
         for key in self._linked("set", meta):
+            if gone:
+                self.lost.pop(key, None)
             self._touch(key)
 
     def _gang(self, change: Change[types.PodGang]) -> None:
@@ -173,6 +191,18 @@ class MnnvlCache(MnnvlInformers):
         for key in self._linked("gang", meta):
             self._touch(key)
         self._touch(gang_key(meta.namespace, meta.name))
+
+    def _lose(self, key: Key, before: ComputeDomain | None, now: Metadata | None) -> None:
+        """Remember who needs a domain as it begins to go: who comes later has no pods in it."""
+        if now is not None and not now.going:
+            self.lost.pop(key, None)
+        elif before is not None and not before.metadata.going:
+            there = self.part("domain", key)
+            if there is not None and there.metadata.uid != before.metadata.uid:
+                return  # another one of the same name is there instead
+            states = self.cliques.by_index("domain", "/".join(key))
+            if uids := {state.metadata.uid for state in states}:
+                self.lost[key] = before.metadata.uid, uids
 
     def wrote(self, part: Part, stored: ComputeDomain) -> None:
         """Take in the answer to a write of ours, which counts until the watch has brought it."""
@@ -281,7 +311,8 @@ class MnnvlCache(MnnvlInformers):
     def view(self, key: Key) -> DomainView:
         """All that the domain's reconcile reads."""
         view = snapshot.view_of(self, key, self.wants(key), self._config.mode)
-        return view._replace(unclaimed_since=self.unclaimed_since.get(key))
+        lost, _ = self.lost.get(key, ("", None))
+        return view._replace(lost=lost, unclaimed_since=self.unclaimed_since.get(key))
 
     def announced(self, gang: Metadata) -> dict[str, Any] | None:
         """The merge patch of a PodGang (:func:`~.reconcile.announced`)."""

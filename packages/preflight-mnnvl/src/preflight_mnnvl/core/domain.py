@@ -161,13 +161,11 @@ class Head(NamedTuple):
         return metadata
 
 
-def compute_domain(
-    domain: Domain, head: Head, support: Support, *, recreated: bool = False
-) -> Body:
-    """The ComputeDomain. ``recreated``: it replaces one that was lost."""
+def compute_domain(domain: Domain, head: Head, support: Support, recreated: str = "") -> Body:
+    """The ComputeDomain. ``recreated``: uid of the lost one that it replaces, or "unknown"."""
     metadata = head.of(domain.name)
     if recreated:
-        metadata["annotations"] = {names.RECREATED: "true"}
+        metadata["annotations"] = {names.RECREATED: recreated}
     spec: Body = {"numNodes": 0}
     if support.domain_version != "v1alpha1":  # the driver's own version, which requires it
         template = {"name": domain.claim}

@@ -128,10 +128,8 @@ class _Needed(NamedTuple):
                 "wanted",
                 "the ComputeDomain waits for its PodCliqueSet, which is not there or is being deleted.",
             )
-        # Pods are scheduled by their claims, so that theirs were of a domain before.
-        lost = any(member.placed for member in wanted.members)
-        domain = compute_domain(wanted.domain, head, support, recreated=lost)
-        actions = [_create("ComputeDomain", domain)]
+        lost = view.lost or ("unknown" if any(member.placed for member in wanted.members) else "")
+        actions = [_create("ComputeDomain", compute_domain(wanted.domain, head, support, lost))]
         if wanted.decision.mode == "literal" and view.claim is None:
             actions.append(self._new_claim(head))
         why = f"the ComputeDomain {view.name} is made{' again' if lost else ''}."

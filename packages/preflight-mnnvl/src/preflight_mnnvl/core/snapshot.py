@@ -159,8 +159,9 @@ def wanted(members: Iterable[DomainMember]) -> dict[Key, Wanted]:
 class DomainView(NamedTuple):
     """``wanted`` is None where no living PodClique needs the domain. ``claim``: the claim template,
     in `literal` mode the claim. ``gangs``: by name, those that members and label name.
-    ``replicas``: of the set, None where it is not there. ``unclaimed_since``: when it was first
-    seen that nobody needs it, in seconds of the epoch.
+    ``replicas``: of the set, None where it is not there. ``lost``: the uid of a domain of this name
+    that is gone, and that living members needed then. ``unclaimed_since``: when it was first seen
+    that nobody needs it, in seconds of the epoch.
     """
 
     name: str
@@ -171,6 +172,7 @@ class DomainView(NamedTuple):
     gangs: Mapping[str, Metadata] = {}
     set_: Metadata | None = None
     replicas: int | None = None
+    lost: str = ""
     unclaimed_since: float | None = None
 
 
