@@ -210,7 +210,7 @@ def test_show_goes_from_the_set_to_its_pods() -> None:
         "    PodClique t-0-w",
         "      t-0-w-0 on n1, with its claim",
         "      t-0-w-1 on no node yet, WITHOUT its claim",
-        "  PodGang t-0, one fabric: no: b with the claim of another domain",
+        "  PodGang t-0, one fabric: no: t-0-w-1 without the claim; b with the claim of another domain",
         "ignored  PodClique default/t-0-x: the annotation mnnvl.nvsentinel.nvidia.com/domain is none that the webhook wrote",
     ]
     assert show(cluster.world(), pods, DRIVER, support(DRIVER), NOW, only="u").startswith("ignored")

@@ -53,7 +53,7 @@ async def test_show_says_set_domain_owner_and_which_pods_have_their_claim(space:
     assert "belongs to the PodGang t-0" in text
     assert "with on no node yet, with its claim" in text
     assert "without on no node yet, WITHOUT its claim" in text
-    assert "  PodGang t-0, one fabric: not known yet\n" in text
+    assert "  PodGang t-0, one fabric: no: without without the claim\n" in text
     assert await show_live(space.target, space.namespace, "t", DRIVER) == text
     assert await show_live(space.target, space.namespace, "other", DRIVER) is None
 
@@ -90,14 +90,14 @@ async def test_a_podgang_says_whether_its_pods_share_one_fabric(space: Space) ->
         for i, node in enumerate(nodes):
             await claimed(space, f"t-0-w-{i}", uid, node)
         await space.happens(
-            lambda: says(space, "yes: 2 pods, 2 nodes of the NVLink clique x.1"), "yes"
+            lambda: says(space, "yes: 2 pods, 2 nodes of the NVLink clique x.1; "), "yes"
         )
         moved = {"metadata": {"labels": {"nvidia.com/gpu.clique": "x.2"}}}
         await space.client.merge_patch(f"/api/v1/nodes/{nodes[1]}", moved)
         await space.happens(lambda: says(space, "no: nodes of 2 NVLink cliques (x.1, x.2)"), "no")
         moved["metadata"]["labels"]["nvidia.com/gpu.clique"] = ""
         await space.client.merge_patch(f"/api/v1/nodes/{nodes[1]}", moved)
-        unknown = "not known: the NVLink clique of 1 of 2 nodes is not known"
+        unknown = "not known: the NVLink clique of 1 of 2 nodes is not known; "
         await space.happens(lambda: says(space, unknown), "an empty label is no clique")
     for node in nodes:
         await space.client.delete(f"/api/v1/nodes/{node}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import msgspec
 import pytest
-from preflight_mnnvl.api.types import ComputeDomain, Metadata
+from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodGang
 from preflight_mnnvl.core.domain import announcement
 from preflight_mnnvl.core.fabric import (
     DRIVER,
@@ -14,6 +17,7 @@ from preflight_mnnvl.core.fabric import (
     one_fabric,
     pod_claim,
 )
+from preflight_mnnvl.report.show import Pod, fabric
 
 
 def claim(node: str, uid: str = "d") -> PodClaim:
@@ -26,7 +30,13 @@ def claim(node: str, uid: str = "d") -> PodClaim:
     return pod_claim(msgspec.convert(body, ResourceClaim))
 
 
-DOMAIN = ComputeDomain(metadata=Metadata(name="t-0-cd", uid="d"))
+def domain(**status: Any) -> ComputeDomain:
+    return msgspec.convert(
+        {"metadata": {"name": "t-0-cd", "uid": "d"}, "status": status}, ComputeDomain
+    )
+
+
+FABRIC = "grove.io/mnnvl-one-fabric"
 CLIQUES = {"n1": "x.1", "n2": "x.1", "n3": "x.2"}
 
 
@@ -36,7 +46,7 @@ CLIQUES = {"n1": "x.1", "n2": "x.1", "n3": "x.2"}
         (
             2,
             {"a": claim("n1"), "b": claim("n2")},
-            "yes: 2 pods, 2 nodes of the NVLink clique x.1",
+            "yes: 2 pods, 2 nodes of the NVLink clique x.1; its status names no daemons, and those that hosts run are not asked",
         ),
         (
             2,
@@ -58,7 +68,7 @@ CLIQUES = {"n1": "x.1", "n2": "x.1", "n3": "x.2"}
         (
             1,
             {"a": claim("elsewhere")},
-            "not known: the NVLink clique of 1 of 1 nodes is not known",
+            "not known: the NVLink clique of 1 of 1 nodes is not known; its status names no daemons, and those that hosts run are not asked",
         ),
     ],
     ids=["yes", "foreign", "cliques", "pending", "no claim", "no pods", "unknown"],
@@ -66,7 +76,57 @@ CLIQUES = {"n1": "x.1", "n2": "x.1", "n3": "x.2"}
 def test_what_is_said_of_all_pods_of_a_domain(
     pods: int, claims: dict[str, PodClaim], said: str
 ) -> None:
-    assert one_fabric(DOMAIN, pods, claims, CLIQUES) == said
+    assert one_fabric(domain(), pods, claims, CLIQUES) == said
+
+
+def test_daemons_that_the_driver_runs_are_those_of_the_domains_status() -> None:
+    nodes = [{"name": "n1", "status": "Ready"}, {"name": "n2", "status": "NotReady"}]
+    claims = {"a": claim("n1"), "b": claim("n2")}
+    answer = one_fabric(domain(nodes=nodes), 2, claims, CLIQUES)
+    assert answer.endswith("clique x.1; its daemons are ready on 1 of 2 nodes")
+    nodes = [{"name": "n2", "status": "Ready"}, {"name": "n9", "status": "Ready"}]
+    answer = one_fabric(domain(nodes=nodes), 2, claims, CLIQUES)
+    assert answer.endswith("; its daemons are ready on 1 of 2 nodes")  # where the pods are
+
+
+def pod(name: str, *, claims: bool = True, **result: Any) -> Pod:
+    """A pod in which `nccl-allreduce` has ended, with the fields ``result`` where there are any."""
+    spec = {"resourceClaims": [{"name": "mnnvl"}]} if claims else {}
+    body: dict[str, Any] = {"metadata": {"name": name}, "spec": spec}
+    if result:
+        whole = {"v": 1, "check": "nccl-allreduce", "outcome": "passed", "code": "OK"} | result
+        text = json.dumps({**whole, "gated": True, "duration": 1.0})
+        ended = {"name": "preflight-nccl-allreduce", "state": {"terminated": {"message": text}}}
+        body["status"] = {"initContainerStatuses": [ended]}
+    return msgspec.convert(body, Pod)
+
+
+def announcing(answer: str) -> PodGang:
+    return PodGang(metadata=Metadata(name="t-0", annotations={FABRIC: answer}))
+
+
+def test_what_the_all_reduce_measured_is_part_of_the_answer() -> None:
+    by = {"transport": "IB, multi-node NVLink"}
+    pods = [pod(name, measured=812.5, details=by) for name in "ab"]
+    assert fabric(announcing("yes: 2 pods"), pods) == (
+        "yes: 2 pods; nccl-allreduce: passed at 812.5 GB/s by IB, multi-node NVLink"
+    )
+    assert pod("a", measured=812.5).measured == "passed at 812.5 GB/s"
+    assert pod("a").measured == ""
+    assert fabric(announcing("yes: 2 pods"), [pod("a")]) == "yes: 2 pods"
+
+
+@pytest.mark.parametrize(
+    ("gang", "answer"),
+    [
+        (None, "no: b without the claim"),
+        (announcing("no: x"), "no: b without the claim; x"),
+        (announcing("yes: 1 pods"), "no: b without the claim"),
+    ],
+)
+def test_pods_without_the_claim_are_not_in_one_fabric(gang: PodGang | None, answer: str) -> None:
+    assert fabric(gang, [pod("a"), pod("b", claims=False)]) == answer
+    assert fabric(None, [pod("a")]) == "not known yet"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +148,6 @@ def test_a_podgangs_answer_is_the_worst_of_its_domains(answers: dict[str, str], 
 
 
 GANG = Metadata(name="t-0", uid="g", annotations={"grove.io/mnnvl-resources-adopted": "true"})
-FABRIC = "grove.io/mnnvl-one-fabric"
 
 
 @pytest.mark.parametrize(

@@ -352,7 +352,8 @@ def _named(part: ComputeDomain, label: str) -> tuple[str, ...]:
 
 
 def _brief(domain: ComputeDomain) -> ComputeDomain:
-    return ComputeDomain(metadata=domain.metadata.only(names.READ_LABELS, (names.RECREATED,)))
+    meta = domain.metadata.only(names.READ_LABELS, (names.RECREATED,))
+    return ComputeDomain(metadata=meta, status=domain.status)
 
 
 def _announced(gang: types.PodGang) -> types.PodGang:

@@ -1,8 +1,11 @@
-"""The answer whether pods share one fabric: one ComputeDomain, one NVLink clique. Pure."""
+"""The answer whether pods share one fabric: one ComputeDomain, one NVLink clique. Pure.
+
+Nobody asks IMEX: of its daemons is told what the ComputeDomain's status has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final
 
 import msgspec
@@ -90,10 +93,8 @@ def one_fabric(
     known = {cliques[node] for node in nodes if node in cliques}
     waiting = pods - sum(bool(claim.node) for claim in claims.values())
     wrong = []
-    if foreign := sorted(shown(pod) for pod, claim in claims.items() if claim.domain != uid):
-        more = f" and {len(foreign) - MOST_NAMED} more" if len(foreign) > MOST_NAMED else ""
-        named = ", ".join(foreign[:MOST_NAMED])
-        wrong.append(f"{named}{more} with the claim of another domain")
+    if foreign := [pod for pod, claim in claims.items() if claim.domain != uid]:
+        wrong.append(f"{some_of(foreign)} with the claim of another domain")
     if len(known) > 1:
         of = ", ".join(sorted(map(shown, known)))
         wrong.append(f"nodes of {len(known)} NVLink cliques ({of})")
@@ -102,9 +103,11 @@ def one_fabric(
     if not pods or waiting > 0:
         return f"{WAITING}: {max(0, waiting)} of {pods} pods wait for their claim"
     if unknown := len(nodes - cliques.keys()):
-        return f"not known: the NVLink clique of {unknown} of {len(nodes)} nodes is not known"
+        return f"not known: the NVLink clique of {unknown} of {len(nodes)} nodes is not known; {_daemons(domain, nodes)}"
     of = "".join(map(shown, known))
-    return f"yes: {pods} pods, {len(nodes)} nodes of the NVLink clique {of}"
+    return (
+        f"yes: {pods} pods, {len(nodes)} nodes of the NVLink clique {of}; {_daemons(domain, nodes)}"
+    )
 
 
 def of_gang(answers: Mapping[str, str]) -> str:
@@ -121,3 +124,19 @@ def of_gang(answers: Mapping[str, str]) -> str:
             more = f"; {len(of) - MOST_NAMED} domains more" if len(of) > MOST_NAMED else ""
             return f"{worst}: {'; '.join(of[:MOST_NAMED])}{more}"
     return ""
+
+
+def _daemons(domain: ComputeDomain | None, nodes: Set[str]) -> str:
+    """Say on how many of the pods' ``nodes`` the driver's daemons are ready, once it has any."""
+    listed = (domain and domain.status and domain.status.nodes) or ()
+    if not listed:
+        return "its status names no daemons, and those that hosts run are not asked"
+    ready = nodes & {node.name for node in listed if node.status == "Ready"}
+    return f"its daemons are ready on {len(ready)} of {len(nodes)} nodes"
+
+
+def some_of(pods: Iterable[str]) -> str:
+    """The names of pods, as many as a line holds."""
+    names = sorted(map(shown, pods))
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{more}"

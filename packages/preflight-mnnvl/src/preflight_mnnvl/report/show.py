@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
+from preflight_proto import result
+from preflight_proto.names import NCCL_ALLREDUCE as ALLREDUCE
+from preflight_proto.names import container_name
 
 from preflight_mnnvl.api.names import CLAIM, ONE_FABRIC, PCS_NAME
-from preflight_mnnvl.api.types import ComputeDomain, Key, KubeObject, shown
+from preflight_mnnvl.api.types import ComputeDomain, Key, KubeObject, PodGang, shown
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.fabric import WAITING
+from preflight_mnnvl.core.fabric import WAITING, some_of
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import World
 from preflight_mnnvl.core.support import Support
 
 POD_OF = "grove.io/podclique"
 """Label of a pod: its PodClique."""
+_ANSWER = 2000
+"""Characters of a PodGang's annotation that are shown."""
 
 
 class _PodSpec(msgspec.Struct, rename="camel", gc=False):
@@ -23,15 +28,58 @@ class _PodSpec(msgspec.Struct, rename="camel", gc=False):
     resource_claims: list[dict[str, object]] | None = None
 
 
+class _Ended(msgspec.Struct, rename="camel", gc=False):
+    exit_code: int = 0
+    message: str = ""
+
+
+class _State(msgspec.Struct, gc=False):
+    terminated: _Ended | None = None
+
+
+class _InitStatus(msgspec.Struct, gc=False):
+    name: str = ""
+    state: _State = msgspec.field(default_factory=_State)
+
+
+class _PodStatus(msgspec.Struct, rename="camel", gc=False):
+    init_container_statuses: list[_InitStatus] | None = None
+
+
 class Pod(KubeObject):
     """As far as it is shown."""
 
     spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
     @property
     def claims(self) -> bool:
         """Tell whether it asks for our claim."""
         return any(claim.get("name") == CLAIM for claim in self.spec.resource_claims or ())
+
+    @property
+    def measured(self) -> str:
+        """The result of `nccl-allreduce` in it; empty where it has not ended."""
+        containers = self.status.init_container_statuses or ()
+        ended = (it.state.terminated for it in containers if it.name == container_name(ALLREDUCE))
+        if (run := next(filter(None, ended), None)) is None:
+            return ""
+        answer = result.from_termination(ALLREDUCE, run.message, run.exit_code)
+        rate = "" if answer.measured is None else f" at {answer.measured:g} GB/s"
+        details = {} if isinstance(answer.details, msgspec.UnsetType) else answer.details
+        network = shown(details.get("transport", ""))
+        return f"{answer.outcome}{rate}{network and f' by {network}'}"
+
+
+def fabric(gang: PodGang | None, pods: Sequence[Pod]) -> str:
+    """The controller's answer about a PodGang, with what is known by its ``pods`` alone."""
+    written = gang.metadata.annotation(ONE_FABRIC) if gang is not None else None
+    answer = shown(written or WAITING, _ANSWER)
+    if without := [pod.metadata.name for pod in pods if not pod.claims]:
+        more = f"; {answer[4:]}" if answer.startswith("no: ") else ""
+        answer = f"no: {some_of(without)} without the claim{more}"
+    measured = sorted({pod.measured for pod in pods} - {""})
+    return f"{answer}; {ALLREDUCE}: {' and '.join(measured)}" if measured else answer
 
 
 def show(
@@ -61,20 +109,21 @@ def show(
             continue
         gone = "" if (namespace, pcs) in world.sets else " (not there)"
         lines.append(f"PodCliqueSet {shown(namespace)}/{shown(pcs)}{gone}")
-        gangs = set[str]()
+        gangs: dict[str, list[Pod]] = {}
         for key in keys:
             domain = world.domains.get(key)
             lines += _domain(key, plan_of[key], domain)
             if (want := wants.get(key)) is None:
                 continue
-            gangs.add(want.owner(domain))
+            of_gang = gangs.setdefault(want.owner(domain), [])
             for member in want.members:
                 own = of_clique.get((namespace, member.name), [])
                 lines += [f"    PodClique {member.name}", *(f"      {_pod(pod)}" for pod in own)]
-        for name in sorted(gangs):
-            gang = world.gangs.get((namespace, name))
-            answer = gang.metadata.annotation(ONE_FABRIC) if gang is not None else None
-            lines.append(f"  PodGang {shown(name)}, one fabric: {shown(answer or WAITING, 600)}")
+                of_gang += own
+        lines += [
+            f"  PodGang {shown(name)}, one fabric: {fabric(world.gangs.get((namespace, name)), of)}"
+            for name, of in sorted(gangs.items())
+        ]
     lines += [
         f"ignored  PodClique {shown(member.namespace)}/{shown(member.name)}: {member.why}"
         for member in world.members()[1]
