@@ -11,8 +11,10 @@ from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodGang
 from preflight_mnnvl.core.domain import announcement
 from preflight_mnnvl.core.fabric import (
     DRIVER,
+    OfferedSlice,
     PodClaim,
     ResourceClaim,
+    cliques_of,
     of_gang,
     one_fabric,
     pod_claim,
@@ -37,7 +39,14 @@ def domain(**status: Any) -> ComputeDomain:
 
 
 FABRIC = "grove.io/mnnvl-one-fabric"
-CLIQUES = {"n1": "x.1", "n2": "x.1", "n3": "x.2"}
+
+
+def sliced(node: str, clique: str) -> OfferedSlice:
+    device = {"name": "channel-0", "attributes": {"cliqueID": {"string": clique}}}
+    return msgspec.convert({"spec": {"nodeName": node, "devices": [device]}}, OfferedSlice)
+
+
+CLIQUES = cliques_of([sliced("n1", "x.1"), sliced("n2", "x.1"), sliced("n3", "x.2")])
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ RIGHTS: Final = Chart(
                 _TEMPLATES,  # whether the driver has made a domain's
                 _CLAIMS,
                 # Whether the pods of a PodGang share one fabric.
-                replace(_TEMPLATES, resource="resourceclaims", when="!literal"),
+                replace(_TEMPLATES, resource=("resourceclaims", "resourceslices"), when="!literal"),
                 _made(_CLAIMS, _NEW_CLAIM, "status"),  # empty, as every new claim has it
                 _guarded(_CLAIMS, "guardedLiteral"),
                 _NODES,

@@ -117,6 +117,13 @@ class MnnvlCache(MnnvlInformers):
             decode=fabric.pod_claim,
             indexes={"podclique": _podclique, "node": lambda it: (it.node,)},
         )
+        self._slices: ServedKind[fabric.OfferedSlice] = self._resource(
+            "resourceslices",
+            fabric.OfferedSlice,
+            on_change=lambda change: self._node(change.object.spec.node_name),
+            params={"fieldSelector": f"spec.driver={fabric.DRIVER}"},
+            indexes={"node": lambda it: (it.spec.node_name,)},
+        )
 
     @property
     def facts(self) -> ClusterFacts:
@@ -230,12 +237,12 @@ class MnnvlCache(MnnvlInformers):
             for member in want.members
             for claim in self._pod_claims.by_index("podclique", f"{member.namespace}/{member.name}")
         }
-        cliques = {
-            node: clique
-            for node in {claim.node for claim in claims.values()}
-            for labeled in self._nodes.by_index("name", node)
-            if (clique := labeled.metadata.label(names.FABRIC_LABEL))  # none that is empty
-        }
+        cliques: dict[str, str] = {}
+        for node in {claim.node for claim in claims.values()}:
+            for labeled in self._nodes.by_index("name", node):
+                if clique := labeled.metadata.label(names.FABRIC_LABEL):  # none that is empty
+                    cliques[node] = clique
+            cliques |= fabric.cliques_of(self._slices.by_index("node", node))
         return fabric.one_fabric(
             domain, sum(member.pods for member in want.members), claims, cliques
         )

@@ -17,6 +17,7 @@ DRIVER: Final = "compute-domain.nvidia.com"
 WAITING: Final = "not known yet"
 """Begins the answer about pods that are not all there yet."""
 MOST_NAMED: Final = 5
+_CLIQUE: Final = "cliqueID"
 _OF_POD: Final = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a claim that was made for a pod: the entry of the pod that asks for it."""
 
@@ -77,6 +78,41 @@ def pod_claim(claim: ResourceClaim) -> PodClaim:
     results = (allocated and allocated.devices.results) or ()
     nodes = (result.pool for result in results if result.driver == DRIVER)
     return PodClaim(claim.metadata.brief(), pod, str(next(filter(None, uids), "")), next(nodes, ""))
+
+
+class _Attribute(msgspec.Struct, gc=False):
+    string: str = ""
+
+
+class _Device(msgspec.Struct, gc=False):
+    """``attributes``: the one that is read."""
+
+    attributes: dict[str, _Attribute] | None = None
+
+    def __post_init__(self) -> None:
+        clique = (self.attributes or {}).get(_CLIQUE)
+        self.attributes = {_CLIQUE: clique} if clique is not None else None
+
+
+class _SliceSpec(msgspec.Struct, rename="camel", gc=False):
+    node_name: str = ""
+    devices: list[_Device] | None = None
+
+
+class OfferedSlice(KubeObject):
+    """A ResourceSlice of the ComputeDomain driver's."""
+
+    spec: _SliceSpec = msgspec.field(default_factory=_SliceSpec)
+
+
+def cliques_of(slices: Iterable[OfferedSlice]) -> dict[str, str]:
+    """By node, the NVLink clique that the driver's ResourceSlices say; NVIDIA's say none."""
+    return {
+        offered.spec.node_name: clique.string
+        for offered in slices
+        for device in offered.spec.devices or ()
+        if (clique := (device.attributes or {}).get(_CLIQUE)) is not None and clique.string
+    }
 
 
 def one_fabric(
