@@ -220,6 +220,16 @@ def test_a_reader_that_goes_away_leaves_no_traceback() -> None:
     assert (running.returncode, said) == (UNREAD, b"")
 
 
+def test_a_full_disk_is_one_sentence() -> None:
+    with Path("/dev/full").open("wb") as full, process("say", "well", stdout=full) as running:
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == FAILED
+    assert (
+        said.decode()
+        == "standard output: cannot be written (No space left on device); write elsewhere.\n"
+    )
+
+
 def test_standard_input_is_read_as_a_file() -> None:
     with process("validate-config", "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         out, said = running.communicate(b"x: 1\n", timeout=60)

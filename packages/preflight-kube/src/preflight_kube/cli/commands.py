@@ -20,6 +20,7 @@ is wrong. Loads neither the Kubernetes client nor the event loop.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -50,6 +51,9 @@ EXIT_CODES: Final = (
 """What every command line says in its help."""
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of a file that is read; an object in a cluster has at most 1.5 MB."""
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What writing says of standard output that goes to a file which takes no more."""
 
 
 class BadInput(Exception):
@@ -359,7 +363,7 @@ def main(
 
     What is bad input or fails ends with its sentences on standard error: :class:`BadInput`,
     :class:`CommandFailed`, :class:`~.configfile.ConfigError`, :class:`~.errors.KubeError`. There is
-    no traceback for a reader that went away, or Ctrl-C.
+    no traceback for a reader that went away, a full disk or Ctrl-C.
     """
     try:
         status = _ended(make, arguments)
@@ -367,10 +371,23 @@ def main(
             if stream is not None:  # None: it was closed before the start
                 stream.flush()
     except BrokenPipeError:
-        # What is left goes nowhere: the interpreter flushes once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard()
         status = UNREAD
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        _discard()
+        why = f"standard output: cannot be written ({error.strerror or error}); write elsewhere."
+        status = complain([why], FAILED)
     sys.exit(status)
+
+
+def _discard() -> None:
+    """Let what is left for standard output go nowhere: the interpreter flushes it once more at its
+    end.
+    """
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _ended(make: Callable[[], argparse.ArgumentParser], arguments: list[str] | None) -> int:
