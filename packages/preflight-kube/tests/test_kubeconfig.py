@@ -183,6 +183,13 @@ def test_what_goes_wrong_with_a_plug_in_is_one_sentence(
     assert (says in said, said.count("\n"), said[-1]) == (True, 0, "."), said
 
 
+def test_a_token_in_an_answer_of_another_kind_is_in_no_sentence(folder: Path) -> None:
+    config = plugin(folder, "print(json.dumps({'status': {'token': 'sesame'}}))")
+    with pytest.raises(BadAccess, match="printed no ExecCredential; run it by hand") as caught:
+        by_kubeconfig(config, os.environ)
+    assert "sesame" not in str(caught.value)
+
+
 def test_of_several_files_those_that_are_not_there_are_passed_over(folder: Path) -> None:
     config = plugin(folder, answer(token="t"))
     assert by_kubeconfig(f"/nowhere{os.pathsep}{config}", os.environ).token == "t"

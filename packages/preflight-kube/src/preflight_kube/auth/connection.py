@@ -330,10 +330,12 @@ def _answer(command: str, output: bytes, version: str) -> _Credential:
     try:
         answer = json.loads(output)
     except ValueError:
-        answer = None
-    if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
         text = one_line(output.decode(errors="replace"), 120)
-        raise bad(f'printed no ExecCredential as JSON but "{text}"; run it by hand to see why')
+        raise bad(
+            f'printed no ExecCredential as JSON but "{text}"; run it by hand to see why'
+        ) from None
+    if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":  # a token is in it
+        raise bad("printed no ExecCredential; run it by hand to see why")
     if answer.get("apiVersion") != version:
         raise bad(
             f"answered in {answer.get('apiVersion')}, and the kubeconfig says {version}; make both the same"
