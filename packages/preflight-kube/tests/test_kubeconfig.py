@@ -163,6 +163,11 @@ def test_what_a_plug_in_says_to_people_reaches_them(
             {"command": "no-such-plugin-anywhere"},
             "no-such-plugin-anywhere is not on PATH; install it",
         ),
+        (
+            "",
+            {"command": "no-such-plugin", "installHint": "Get it from us."},
+            "is not on PATH; Get it from us.",
+        ),
         ("", {"command": "./absent"}, "absent cannot be run (No such file or directory)"),
         ("", {"command": ""}, "exec has no command"),
         (

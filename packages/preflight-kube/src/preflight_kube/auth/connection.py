@@ -274,7 +274,7 @@ def _asked(plugin: Any, context: KubeconfigContext, environ: Mapping[str, str]) 
         ) from None
     except OSError as error:
         raise KubeconfigError(
-            f"its plug-in {argv[0]} cannot be run ({error.strerror or error}); install it"
+            f"its plug-in {argv[0]} cannot be run ({error.strerror or error}){_hint(plugin)}"
         ) from None
     if done.returncode:
         output = one_line(done.stdout.decode(errors="replace"), 200)
@@ -294,8 +294,13 @@ def _command(plugin: Mapping[str, Any], folder: Path, environ: Mapping[str, str]
         return str(folder.absolute() / command)
     executable = shutil.which(command, path=environ.get("PATH"))
     if executable is None:
-        raise KubeconfigError(f"its plug-in {command} is not on PATH; install it")
+        raise KubeconfigError(f"its plug-in {command} is not on PATH{_hint(plugin)}")
     return executable
+
+
+def _hint(plugin: Mapping[str, Any]) -> str:
+    hint = one_line(str(plugin.get("installHint") or ""), 400)
+    return f"; {hint.rstrip('.')}" if hint else "; install it"
 
 
 def _cluster(cluster: Mapping[str, Any]) -> dict[str, Any]:
