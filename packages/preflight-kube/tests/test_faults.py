@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -239,6 +240,26 @@ async def test_tls_is_verified_against_the_cluster_s_authority(tmp_path: Path) -
         async with Client(connection({"KUBECONFIG": str(stranger)}), agent="tests") as client:
             with pytest.raises(KubeError, match=r"no answer to create .*certificate verify failed"):
                 await client.create(PATH, config_map("two"))
+
+
+async def test_a_plug_in_is_asked_again_before_its_certificate_has_ended() -> None:
+    """Nobody has to be refused for that, as whose handshake a proxy ends without a word."""
+    authority, former = trustme.CA(), trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(tls)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+
+    def by(ours: trustme.CA, **how: Any) -> Connection:
+        verify = ssl.create_default_context()
+        authority.configure_trust(verify)
+        ours.issue_cert("gang.example.com").configure_cert(verify)
+        return Connection(double.url, verify, **how)
+
+    async with ApiDouble(tls=tls) as double:
+        ended = by(former, expires=time.time(), again=lambda: by(authority))
+        async with Client(ended, agent="tests") as client:
+            await client.create(PATH, config_map("one"))
 
 
 async def test_files_that_a_kubeconfig_names_are_found_beside_it_wherever_we_run(

@@ -7,12 +7,13 @@ import json
 import os
 import stat
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
-from preflight_kube.auth.connection import by_kubeconfig
+from preflight_kube.auth.connection import EARLY, by_kubeconfig
 from preflight_kube.auth.kubeconfig import KubeconfigError, chosen
 from preflight_kube.errors import BadAccess
 
@@ -109,9 +110,19 @@ def answer(version: str = V1, **status: Any) -> str:
 
 
 @pytest.mark.parametrize("version", [V1, V1BETA1])
-def test_a_plug_in_answers_in_the_version_of_the_kubeconfig(folder: Path, version: str) -> None:
-    config = plugin(folder, answer(version, token="t"), apiVersion=version)
-    assert by_kubeconfig(config, os.environ).token == "t"
+def test_a_plug_in_s_token_is_used_until_shortly_before_it_expires(
+    folder: Path, version: str
+) -> None:
+    end = datetime.now(UTC) + timedelta(hours=1)
+    config = plugin(
+        folder,
+        answer(version, token="t", expirationTimestamp=end.strftime("%Y-%m-%dT%H:%M:%SZ")),
+        apiVersion=version,
+    )
+    found = by_kubeconfig(config, os.environ)
+    assert found.token == "t"
+    assert found.expires is not None
+    assert end.timestamp() - 1 - EARLY <= found.expires <= end.timestamp() - EARLY
 
 
 def test_a_plug_in_is_told_what_the_protocol_says(folder: Path) -> None:
@@ -158,6 +169,16 @@ def test_what_a_plug_in_says_to_people_reaches_them(
         (answer(V1BETA1, token="t"), {}, f"answered in {V1BETA1}, and the kubeconfig says {V1}"),
         (answer(), {}, "answered with neither a token nor a client certificate"),
         (answer(clientCertificateData="c"), {}, "one of clientCertificateData and clientKeyData"),
+        (
+            answer(token="t", expirationTimestamp="soon"),
+            {},
+            'expirationTimestamp "soon", which is not an RFC 3339 time',
+        ),
+        (
+            answer(token="t", expirationTimestamp="2001-01-01T00:00:00Z"),
+            {},
+            "expired at 2001-01-01T00:00:00Z",
+        ),
         (
             "",
             {"command": "no-such-plugin-anywhere"},

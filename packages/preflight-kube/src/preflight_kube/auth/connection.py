@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -34,6 +35,10 @@ DEFAULT: Final = Path(".kube", "config")
 VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 PATIENCE: Final = 60.0
 """Seconds that a plug-in may take which asks nobody anything."""
+EARLY: Final = 10.0
+"""Seconds before its end in which a credential is not used any more: a request takes some time to
+arrive.
+"""
 _EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
@@ -54,6 +59,8 @@ class Connection:
     """
     server_name: str | None = None
     """Whose certificate the server has to show, where not that of the host in ``server``."""
+    expires: float | None = None
+    """When (seconds since the epoch) what a plug-in said is no longer good."""
 
     def contents(self) -> tuple[bytes, ...]:
         """What is in ``files`` now. Raises OSError."""
@@ -117,6 +124,7 @@ class _Credential(NamedTuple):
     token: str | None
     certificate: str | None
     key: str | None
+    expires: float | None
 
 
 def by_kubeconfig(
@@ -206,6 +214,7 @@ def _connection(
         tuple(Path(name) for name in named if name),
         again,
         cluster.get("tls-server-name") or None,
+        credential.expires if credential is not None else None,
     )
 
 
@@ -356,4 +365,16 @@ def _answer(command: str, output: bytes, version: str) -> _Credential:
         )
     if token is None and certificate is None:
         raise bad("answered with neither a token nor a client certificate; log in again")
-    return _Credential(token, certificate, key)
+    expires = None
+    if when := status.get("expirationTimestamp"):
+        try:
+            moment = datetime.fromisoformat(str(when))
+        except ValueError:
+            raise bad(
+                f'answered with expirationTimestamp "{one_line(str(when), 40)}", which is not an RFC 3339 time'
+            ) from None
+        expires = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        if expires <= datetime.now(UTC).timestamp():
+            raise bad(f"answered with a credential that expired at {when}; log in again")
+        expires -= EARLY
+    return _Credential(token, certificate, key, expires)

@@ -109,8 +109,13 @@ class ConnectionPool:
 
     async def _renew(self) -> None:
         """Go on with new connections where the files that say whom to trust, and who we are, have
-        changed.
+        changed, or a credential has expired.
         """
+        if self._expired():
+            async with self._renewing:  # one asks the plug-in, the others wait for what it says
+                if self._expired():
+                    await self._read_again()
+            return
         if not self._target.files or time.monotonic() - self._looked < TRUST_AGE:
             return
         self._looked = time.monotonic()
@@ -118,6 +123,11 @@ class ConnectionPool:
         if contents is not None and contents != self._read:
             async with self._renewing:
                 await self._read_again()
+
+    def _expired(self) -> bool:
+        """Whether a plug-in's answer has ended, and it may be asked again."""
+        expires, since = self._target.expires, time.monotonic() - self._asked
+        return expires is not None and time.time() >= expires and since >= ASK_AGAIN
 
     async def _read_again(self) -> None:
         self._asked = time.monotonic()
@@ -129,7 +139,8 @@ class ConnectionPool:
         except KubeError as error:  # half written, perhaps: what we have is all there is
             log.warning("the cluster's new credentials cannot be used yet", error=str(error))
             return
-        if again.token and again.token == self.token and contents == self._read:
+        same = (again.token, again.expires) == (self.token, self._target.expires)
+        if again.token and same and contents == self._read:
             return
         # Where we are sent to stays: it may have been set beside the files.
         self._target, self._read = replace(again, server=self._target.server), contents
