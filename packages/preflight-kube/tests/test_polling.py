@@ -40,6 +40,16 @@ async def test_a_look_that_fails_is_tried_again_and_after_a_minute_the_replica_i
         group.cancel_scope.cancel()
 
 
+async def test_a_poll_that_does_not_end_works() -> None:
+    registry = CollectorRegistry()
+    kept = Polling(Gauge("watching", "", ["watcher"], registry=registry))
+    async with anyio.create_task_group() as group:
+        group.start_soon(kept.keep, "preflightconfigs", anyio.sleep_forever, 1.0)
+        await anyio.wait_all_tasks_blocked()
+        assert registry.get_sample_value("watching", {"watcher": "preflightconfigs"}) == 1
+        group.cancel_scope.cancel()
+
+
 async def test_looks_that_fail_do_not_keep_others_from_theirs() -> None:
     kept, seen = Polling(), 0
 

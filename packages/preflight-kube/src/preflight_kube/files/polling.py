@@ -43,6 +43,7 @@ class Polling:
         is logged and tried again.
         """
         failures = 0
+        self._show(name, works=True)  # a poll may go on for as long as the service runs
         while True:
             try:
                 if (waited := poll()) is not None:
@@ -56,6 +57,9 @@ class Polling:
             else:
                 failures = 0
                 self._failing.pop(name, None)
-            if self._up is not None:
-                self._up.labels(name).set(int(not failures))
+            self._show(name, works=not failures)
             await asyncio.sleep(every)
+
+    def _show(self, name: str, *, works: bool) -> None:
+        if self._up is not None:
+            self._up.labels(name).set(int(works))
