@@ -12,7 +12,7 @@ from kube_world import Changes, Kept, config_map, names
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.indexes import namespaced_name
-from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.reflector import BACK_OFF, Change, Reflector
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 from preflight_testing.waiting import until
@@ -279,3 +279,7 @@ async def test_an_object_over_which_an_index_fails_is_passed_over_and_the_others
     assert {r.message for r in caplog.records if r.levelname == "ERROR"} == {
         "a fault of this program"
     }
+
+
+async def test_an_api_server_that_is_back_is_asked_within_half_a_minute() -> None:
+    assert 15 <= max(BACK_OFF.pause(failures) for failures in range(1, 1000)) <= 30

@@ -18,7 +18,8 @@ from preflight_kube.runtime.workqueue import Backoff
 
 T = TypeVar("T")
 
-BACK_OFF: Final = Backoff(first=0.1, longest=30.0)
+BACK_OFF: Final = Backoff(first=0.1, longest=24.0)
+"""What is added at random makes 30 s of it at most."""
 STEADY: Final = 1.0
 """A watch that held this long (seconds) and ended without an error is taken up again at once."""
 _ALWAYS: Final = "/api/"
