@@ -216,6 +216,19 @@ async def test_a_rotated_token_is_read_again_when_it_is_refused_and_when_its_fil
         assert len(double.requests) == requests
 
 
+async def test_a_token_that_comes_after_the_refusal_is_taken_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("old\n")
+    async with (
+        ApiDouble(token="new") as double,
+        Client(by_file(double, file), agent="tests") as client,
+    ):
+        with pytest.raises(KubeError, match="401"):
+            await client.create(PATH, config_map("one"))
+        file.write_text("new\n")
+        await client.create(PATH, config_map("one"))
+
+
 async def test_a_token_that_stays_refused_is_an_error() -> None:
     async with (
         ApiDouble(token="other") as double,

@@ -28,8 +28,8 @@ TRUST_AGE: Final = 10.0
 been replaced.
 """
 ASK_AGAIN: Final = 5.0
-"""Seconds from one look for credentials that the server believes to the next; a plug-in may take
-its time.
+"""Seconds from one look for credentials that the server believes to the next where no file has
+changed; a plug-in may take its time.
 """
 UNREACHABLE: Final = (
     httpcore.NetworkError,
@@ -103,7 +103,9 @@ class ConnectionPool:
         certificate; True where there is another token, whoever has found it.
         """
         async with self._renewing:
-            if sent == self.token and time.monotonic() - self._asked >= ASK_AGAIN:
+            if sent == self.token and (
+                time.monotonic() - self._asked >= ASK_AGAIN or await self._changed()
+            ):
                 await self._read_again()
             return sent != self.token
 
@@ -119,10 +121,14 @@ class ConnectionPool:
         if not self._target.files or time.monotonic() - self._looked < TRUST_AGE:
             return
         self._looked = time.monotonic()
-        contents = await anyio.to_thread.run_sync(_contents, self._target)
-        if contents is not None and contents != self._read:
+        if await self._changed():
             async with self._renewing:
                 await self._read_again()
+
+    async def _changed(self) -> bool:
+        """Whether files say what was not read of them."""
+        contents = await anyio.to_thread.run_sync(_contents, self._target)
+        return contents is not None and contents != self._read
 
     def _expired(self) -> bool:
         """Whether a plug-in's answer has ended, and it may be asked again."""
