@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import http.client
 import socket
 import threading
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
-from preflight_kube.runtime import health
+from preflight_kube.runtime import health, ports
 from preflight_kube.runtime.health import HealthServer
 from preflight_kube.runtime.ports import PortTaken, listen
 from prometheus_client import CollectorRegistry
@@ -107,3 +109,15 @@ def test_who_connects_while_the_server_ends_is_let_go_and_not_logged(
                 server.close()
         gc.collect()
     assert ([str(warning.message) for warning in caught], caplog.text) == ([], "")
+
+
+def test_a_family_of_addresses_that_the_node_does_not_have_is_a_port_that_cannot_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object) -> socket.socket:
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    without = SimpleNamespace(**{**vars(socket), "socket": refused})
+    monkeypatch.setattr(ports, "socket", without)
+    with pytest.raises(PortTaken, match=r"::1:0 cannot be listened on \(Address family not"):
+        listen("::1", 0)

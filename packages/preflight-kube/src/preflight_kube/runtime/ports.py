@@ -20,7 +20,11 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket bound to ``host``:``port`` (0: any); ``::`` are all addresses of both families.
     Raises :class:`PortTaken`.
     """
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:  # a node without IPv6
+        raise PortTaken(host, port, error) from None
     if host == "::":  # else it depends on the node's net.ipv6.bindv6only
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
