@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from doubled import client, double, objects, running, write_status
+from doubled import client, core, double, has, objects, running, write_status
 from leading import leads
 from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
@@ -21,7 +21,7 @@ from preflight_appwrapper.core.reconcile import reconcile
 from preflight_appwrapper.core.snapshot import Attempt, SeenComponent, WrapperSnapshot
 from preflight_kube.client.client import KubeError
 from preflight_proto.devices import GROUP, VERSIONS, request_in
-from preflight_testing.apidouble import Resource
+from preflight_testing.apidouble import ApiAnswer, ApiRequest, Resource
 from preflight_testing.waiting import until
 from world import START
 
@@ -259,3 +259,54 @@ async def test_a_pod_with_gpus_by_a_claim_keeps_off_marked_nodes_and_leaves_one_
                 lambda: objects(api, "appwrappers")[0]["status"].get("migrationCount") == 1,
                 "it is moved",
             )
+
+
+@pytest.mark.anyio
+async def test_a_wrapper_says_that_a_kind_of_its_components_may_not_be_read_any_more() -> None:
+    forbidden = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403}
+    barred = True
+
+    def fault(request: ApiRequest) -> ApiAnswer | None:
+        if barred and request.path.endswith("/jobs"):
+            return ApiAnswer(403, {**forbidden, "message": "jobs.batch is forbidden"})
+        return core(request)
+
+    async with double() as api, client(api) as ours:
+        running(api, "w")
+        status = objects(api, "appwrappers")[0]["status"]
+        (pod,) = status["componentStatus"]
+        job_ = {**pod, "kind": "Job", "apiVersion": "batch/v1", "podSets": [], "uid": ""}
+        status = {**status, "componentStatus": [{**job_, "name": "j"}]}
+        write_status(api, "appwrappers", "default", "w", status)
+        api.fault = fault
+
+        def says() -> dict[str, Any]:
+            return has(objects(api, "appwrappers")[0], "ComponentsForbidden")
+
+        async with leads(None, client=ours):  # type: ignore[arg-type]
+            await until(lambda: says().get("status") == "True", "the condition")
+            assert "batch/v1 Job may not be read" in says()["message"]
+            assert "wrappedKinds" in says()["message"]
+            await until(
+                lambda: [e["reason"] for e in objects(api, "events")] == ["KindNotWrapped"],
+                "an Event",
+            )
+            barred = False
+            await until(lambda: not says(), "the condition goes")
+
+
+def test_a_kind_that_may_not_be_read_is_said_before_anything_that_fails_for_it() -> None:
+    player = Player(wrapper(job()))
+    player.until("Running")
+    player.world.nodes = {"node-a": frozenset({"nvidia.com/gpu"})}
+    player.world.run()
+    seen = replace(player.world.seen(), forbidden=(("batch", "v1", "Job"),))
+    of = player.world.read()
+    first = reconcile(of, seen, WrapperRules(), player.world.now)
+    assert (first.row, first.say[0].reason) == ("", "KindNotWrapped")
+    again = reconcile(replace(of, status=first.status), seen, WrapperRules(), player.world.now)
+    assert again.row == "evacuate"
+    assert any(known.type == "ComponentsForbidden" for known in again.status.conditions)
+    seen = replace(seen, forbidden=(), nodes={})
+    cleared = reconcile(replace(of, status=first.status), seen, WrapperRules(), player.world.now)
+    assert all(known.type != "ComponentsForbidden" for known in cleared.status.conditions)

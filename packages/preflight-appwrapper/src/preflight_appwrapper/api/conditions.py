@@ -19,6 +19,8 @@ UNHEALTHY: Final = "Unhealthy"
 DELETING: Final = "DeletingResources"
 HELD: Final = "EvacuationHeld"
 """A condition of our own making: it is to leave where it runs, and the brake has it wait."""
+FORBIDDEN: Final = "ComponentsForbidden"
+"""A condition of our own making: the controller may not read a kind that is wrapped."""
 FINISHED: Final = "Finished"
 """A component's condition, of our own making: it was seen to end well, so that it may be gone."""
 

@@ -15,7 +15,8 @@ import msgspec
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 from preflight_kube.api.kinds import Kind, kind_of, version_of
-from preflight_kube.client.client import Client
+from preflight_kube.client.client import Client, KubeError
+from preflight_kube.logs import get_logger
 from preflight_kube.runtime.cache import Cache
 from preflight_kube.runtime.discovery import RESTMapper
 from preflight_kube.runtime.indexes import Index, namespaced_name
@@ -38,6 +39,14 @@ from preflight_appwrapper.core.pods import sick_resources
 from preflight_appwrapper.core.snapshot import Mirrored
 
 _LABELED: Final = {"labelSelector": LABEL}
+_LOOK: Final = 1.0
+"""Seconds between two looks at whether a cache may be kept."""
+_REFUSALS: Final = 10
+"""In a row, one a look, of a kind that could be read: an API server that has only just started may
+not know yet who may read it."""
+_FORBIDDEN: Final = 403
+
+log = get_logger(__name__)
 
 
 class _Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +93,7 @@ class WrapperCache:
             indexes={"name": namespaced_name},
         )
         self._open: dict[Kind, Cache[Any]] = {POD: self._pods}
+        self._barred: set[Kind] = set()  # may not be listed, and so cannot be followed
 
     def _labeled(
         self,
@@ -145,8 +155,10 @@ class WrapperCache:
         """Return what there is of one wrapper."""
         uid = wrapper.metadata.uid
         kinds = [kind for kind in _kinds_of(wrapper) if kind in self._open]
+        forbidden = tuple(kind for kind in kinds if kind in self._barred)
         nodes = self._nodes.synced.is_set() or not self._rules.autopilot.monitor
-        complete = nodes and all(self._open[kind].synced.is_set() for kind in (POD, *kinds))
+        readable = (POD, *(kind for kind in kinds if kind not in forbidden))
+        complete = nodes and all(self._open[kind].synced.is_set() for kind in readable)
         components = {
             (component.kind, component.name): component
             for cache in self._open.values()
@@ -162,6 +174,7 @@ class WrapperCache:
         on = {pod.node for pod in pods.values()}
         return Mirrored(
             complete=complete,
+            forbidden=forbidden,
             things=components,
             departed={(last.kind, last.name): last for last in departed},
             pods=pods,
@@ -235,11 +248,25 @@ class WrapperCache:
         return cache
 
     async def _keep_open(self, kind: Kind, cache: Cache[Any]) -> None:
+        before, refusals = (False, False), 0
         async with anyio.create_task_group() as group:
             group.start_soon(cache.run)
-            await cache.synced.wait()
-            every = self.wrappers.store.values()
-            self._wake(of.metadata.key for of in every if kind in _kinds_of(of))
+            while True:
+                synced = cache.synced.is_set()
+                refusals = refusals + 1 if _forbidden(cache) else 0
+                barred = refusals > (_REFUSALS if synced else 0)
+                if before != (synced, barred):
+                    if barred:
+                        shown = "/".join(filter(None, kind))
+                        log.warning("kind may not be listed; add it to wrappedKinds", kind=shown)
+                        self._barred.add(kind)
+                    else:
+                        self._barred.discard(kind)
+                    every = self.wrappers.store.values()
+                    self._wake(of.metadata.key for of in every if kind in _kinds_of(of))
+                before = synced, barred
+                with anyio.move_on_after(_LOOK):
+                    await (anyio.sleep_forever() if synced else cache.synced.wait())
 
     def _pod(self, raw: PartialObject) -> _Pod:
         metadata = raw.metadata
@@ -300,6 +327,10 @@ def _kinds_of(wrapper: AppWrapper) -> Iterable[Kind]:
     wrapped = getattr(wrapper.spec.components, "kinds", ())  # of Packed
     known = (kind_of(known.api_version, known.kind) for known in wrapper.status.component_status)
     return [kind for kind in dict.fromkeys((*wrapped, *known)) if all(kind[1:])]
+
+
+def _forbidden(cache: Cache[Any]) -> bool:
+    return isinstance(cache.problem, KubeError) and cache.problem.status == _FORBIDDEN
 
 
 def _components(cache: Cache[Any], index: str, value: str) -> Iterator[ComponentObject]:

@@ -43,11 +43,31 @@ def reconcile(
     if not snapshot.complete:
         waits = Next("a decision", "not everything is seen yet", waits=("mirrors",))
         return context.stay(wrapper.status, next=waits)
+    forbidden = bool(snapshot.forbidden) and c.is_true(context.status, c.DEPLOYED)
+    if forbidden and (plan := _forbidden(context)) is not None:
+        return plan
     plan = _phase_of(context)(context)
     bad = (
         WrapperEvent(BAD_ANNOTATION, why, f"annotation/{key}") for key, why in context.p.problems
     )
-    return replace(plan, say=(*plan.say, *bad))
+    status = plan.status if forbidden else c.drop(plan.status, c.FORBIDDEN)
+    return replace(plan, say=(*plan.say, *bad), status=status)
+
+
+def _forbidden(context: PhaseContext) -> WrapperPlan | None:
+    """Say that a kind may not be read, in a look of its own: what follows may fail for that. None
+    where it says so already.
+    """
+    kinds = ", ".join(
+        f"{'/'.join(filter(None, kind[:2]))} {kind[2]}" for kind in context.snapshot.forbidden
+    )
+    why = f"{kinds} may not be read, so that it is neither reset nor moved, and not deleted; have an administrator add it to wrappedKinds again"
+    known = c.find(context.status, c.FORBIDDEN)
+    if known is not None and (known.status, known.message) == ("True", why):
+        return None
+    status = context.put(context.status, c.FORBIDDEN, True, "KindNotWrapped", why)
+    event = WrapperEvent("KindNotWrapped", why, f"KindNotWrapped/{kinds}")
+    return context.stay(status, say=(event,), next=context.at_once("a decision", why))
 
 
 def _phase_of(context: PhaseContext) -> Callable[[PhaseContext], WrapperPlan]:

@@ -105,14 +105,16 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The newest view of what belongs to one wrapper.
 
     ``complete``: every mirror is synced, and not behind what this leader itself has written or
-    listed; without it nothing is decided. ``components`` run parallel to the status. ``pods``: all
-    with the wrapper's label in its namespace. ``nodes``: by name, the resources that running pods
-    must leave. ``strays``: objects whose controller is this wrapper, and which its status does not
-    name. ``suffix``: five random characters for names. ``held``: the brake, where it would have an
-    evacuation wait. The others are as in :class:`LeaderState`, in times of its own clock.
+    listed; without it nothing is decided. ``forbidden``: kinds of its components that may not be
+    read. ``components`` run parallel to the status. ``pods``: all with the wrapper's label in its
+    namespace. ``nodes``: by name, the resources that running pods must leave. ``strays``: objects
+    whose controller is this wrapper, and which its status does not name. ``suffix``: five random
+    characters for names. ``held``: the brake, where it would have an evacuation wait. The others
+    are as in :class:`LeaderState`, in times of its own clock.
     """
 
     complete: bool = True
+    forbidden: tuple[Kind, ...] = ()
     components: tuple[SeenComponent, ...] = ()
     pods: tuple[Pod, ...] = ()
     nodes: Mapping[str, frozenset[str]] = {}
@@ -136,6 +138,7 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     complete: bool
+    forbidden: tuple[Kind, ...] = ()
     things: Mapping[tuple[Kind, str], ComponentObject] = {}
     departed: Mapping[tuple[Kind, str], ComponentObject] = {}
     pods: Mapping[str, Pod] = {}
@@ -170,6 +173,7 @@ def observe(
         memory.empty.clear()
     return WrapperSnapshot(
         complete=mirrored.complete,
+        forbidden=mirrored.forbidden,
         components=tuple(components),
         pods=pods,
         nodes=mirrored.nodes,

@@ -72,6 +72,9 @@ def explain(
     if quota is not None and quota.reason == NOT_JUDGED and not wrapper.spec.suspend:
         # the controller's word: who explains has no key
         coming = Coming(what="Resuming", why=printable(quota.message), waits=("wrapper",))
+    forbidden = c.find(wrapper.status, c.FORBIDDEN)
+    if forbidden is not None:
+        coming = Coming(what="a decision", why=printable(forbidden.message), waits=("mirrors",))
     times = (condition.last_transition_time for condition in wrapper.status.conditions)
     moved = [at for at in times if at is not None]
     evacuated = f", {status.migration_count} evacuations in a row" if status.migration_count else ""
