@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from doubled import client, double, has, objects, running, write_status
+from doubled import client, core, double, has, objects, running, write_status
 from leading import Leading, leads
 from player import Player, job, wrapper
 from preflight_appwrapper.api.rules import BrakeRules, WrapperRules
@@ -32,7 +32,7 @@ from preflight_appwrapper.report.evacuations import (
     release,
     waiting,
 )
-from preflight_testing.apidouble import ApiDouble
+from preflight_testing.apidouble import ApiAnswer, ApiDouble, ApiRequest
 from preflight_testing.waiting import until
 
 KEY = NodeHealthConfig().key
@@ -71,15 +71,16 @@ def test_a_share_or_one_goes_in_a_window(percent: int, total: int, allowed: int)
 def test_the_next_goes_when_the_first_leaves_the_window_and_the_same_goes_again() -> None:
     clock = Ticks()
     brake = Brake[str](BrakeRules(10, 600), clock)
-    brake.take("a")
+    assert brake.take("a")
     clock.now += 100
     assert brake.wait("b", 5) == 500
     assert brake.wait("a", 5) is None
-    brake.take("a")
+    assert not brake.take("a")
     clock.now += 500
     assert brake.wait("b", 5) is None
     brake.take("b")
-    assert brake.wait("c", 5) == 600
+    brake.give_back("b")
+    assert brake.wait("c", 5) is None
 
 
 def test_many_nodes_with_one_code_are_called_what_they_probably_are() -> None:
@@ -215,6 +216,13 @@ def evict(api: ApiDouble) -> None:
         api.store.update(resource, raw, {**raw, "metadata": {**raw["metadata"], "labels": labels}})
 
 
+def mark(api: ApiDouble, name: str, value: str) -> None:
+    resource = next(one for one in api.api.served if one.plural == "nodes")
+    node = api.store.get(resource, "", name)
+    labels = {**node["metadata"]["labels"], "autopilot.ibm.com/gpuhealth": value}
+    api.store.update(resource, node, {**node, "metadata": {**node["metadata"], "labels": labels}})
+
+
 def moved(api: ApiDouble) -> list[str]:
     return [
         raw["metadata"]["name"]
@@ -282,6 +290,63 @@ async def test_the_next_leader_does_not_begin_with_a_whole_share() -> None:
             await until(lambda: changed not in names(api), "what comes after the looks is over")
             assert moved(api) == []
             assert len(waits(api)) == 9
+
+
+@pytest.mark.anyio
+async def test_an_evacuation_that_comes_to_nothing_takes_no_share() -> None:
+    tried = 0
+
+    def fault(request: ApiRequest) -> ApiAnswer | None:
+        nonlocal tried
+        if request.method == "PUT" and request.path.endswith("/w-0-0/status"):
+            tried += 1
+            return ApiAnswer(500, {"kind": "Status", "status": "Failure", "code": 500})
+        return core(request)
+
+    async with double() as api:
+        cluster(api, 2, 1)
+        api.fault = fault
+        async with client(api) as ours, leads(None, client=ours) as leading:  # type: ignore[arg-type]
+            mark(api, "node-0", "EVICT")
+            await until(lambda: tried > 0, "it is to leave, and cannot be written")
+            mark(api, "node-0", "PASS")
+            looks = leading.counted("appwrapper_look_seconds_count")
+            await until(lambda: leading.counted("appwrapper_look_seconds_count") > looks, "a look")
+            mark(api, "node-1", "EVICT")
+            await until(lambda: [*moved(api), *waits(api)], "the next one moves, or waits")
+            assert moved(api) == ["w-1-0"]
+
+
+@pytest.mark.anyio
+async def test_a_label_that_cannot_be_written_takes_no_share() -> None:
+    tried = 0
+
+    def fault(request: ApiRequest) -> ApiAnswer | None:
+        nonlocal tried
+        if request.method == "PATCH" and request.path.endswith("/nodes/node-0"):
+            tried += 1
+            return ApiAnswer(500, {"kind": "Status", "status": "Failure", "code": 500})
+        return core(request)
+
+    async with double() as api, client(api) as ours, anyio.create_task_group() as group:
+        resource = next(one for one in api.api.served if one.plural == "nodes")
+        for i in range(2):
+            api.create("nodes", {"metadata": {"name": f"node-{i}", "labels": {"x": "y"}}})
+
+        def fails(name: str, *conditions: dict[str, str]) -> None:
+            node = api.store.get(resource, "", name)
+            sick = {**node, "status": {"conditions": list(conditions)}}
+            api.store.update(resource, node, sick, status=True)
+
+        api.fault = fault
+        group.start_soon(Labeler(ours, NodeHealthConfig(), Metrics(), BrakeRules()).run)
+        fails("node-0", SICK)
+        await until(lambda: tried > 0, "it is to be labeled, and cannot be")
+        fails("node-0")
+        fails("node-1", SICK)
+        await until(lambda: objects(api, "nodes")[1]["metadata"]["labels"].get(KEY), "a label")
+        assert objects(api, "nodes")[1]["metadata"]["labels"][KEY] == "EVICT"
+        group.cancel_scope.cancel()
 
 
 @pytest.mark.anyio

@@ -69,6 +69,7 @@ class Controller:
         self._deletions = Queue("deletion", lambda _: _REST, client.clock)
         self._busy: set[Key] = set()  # of both queues, and those that changed meanwhile
         self._again: set[Key] = set()
+        self._taken: set[Key] = set()  # what the brake has let through, and is not written yet
         self._clock = client.clock
         kinds = RESTMapper(client)
         self._cache = WrapperCache(client, kinds, rules, self._changed)
@@ -117,6 +118,7 @@ class Controller:
         try:
             return await self._settle(queue, key)
         finally:
+            self._give_back(key)
             self._busy.discard(key)
             if key in self._again:
                 self._again.discard(key)
@@ -156,6 +158,8 @@ class Controller:
             if plan.status != wrapper.status:
                 if not await self._write(key, wrapper, plan, state, now):
                     continue
+                if plan.row:
+                    self._taken.discard(key)
                 wrapper = self._cache.wrapper(key) or wrapper
             for event in plan.say:
                 new = self._events.event(
@@ -198,8 +202,15 @@ class Controller:
             self._leaving[key] = leaves.pod.node, leaves.code
         elif not c.is_true(plan.status, c.DELETING):
             self._leaving.pop(key, None)
-        if leaves is not None and plan.row and snapshot.held is None:
-            self._brake.take(key)
+        if leaves is None or not plan.row:
+            self._give_back(key)
+        elif snapshot.held is None and self._brake.take(key):
+            self._taken.add(key)
+
+    def _give_back(self, key: Key) -> None:
+        if key in self._taken:
+            self._taken.discard(key)
+            self._brake.give_back(key)
 
     async def _survey(self, key: Key, wrapper: AppWrapper, state: LeaderState) -> bool:
         """Read all of a wrapper as it is now; whether there is anything. Raises KubeError."""

@@ -90,11 +90,14 @@ class Labeler:
         operations = patch(about.uid, about.labels, self._health.key, value)
         if not operations:
             return wait
-        if value == self._health.value:
-            self._brake.take(about.name)
+        taken = value == self._health.value and self._brake.take(about.name)
         try:
             await self._client.json_patch(f"/api/v1/nodes/{about.name}", operations)
-        except (PreconditionFailed, Conflict, NotFound):
+        except BaseException as error:
+            if taken:
+                self._brake.give_back(about.name)
+            if not isinstance(error, PreconditionFailed | Conflict | NotFound):
+                raise
             self._metrics.writes.labels("label", "conflict").inc()
             return 1.0  # another node, or another label by now: the watch brings it
         self._metrics.writes.labels("label", "written").inc()

@@ -33,9 +33,16 @@ class Brake(Generic[K]):
             return None
         return sorted(self._spent.values())[len(self._spent) - allowed] + window - now
 
-    def take(self, key: K, age: float = 0) -> None:
-        """Count that ``key`` goes, or has gone ``age`` seconds ago."""
-        self._spent.setdefault(key, self._clock() - age)
+    def take(self, key: K, age: float = 0) -> bool:
+        """``key`` goes, or has gone ``age`` seconds ago; False where that counts already."""
+        if key in self._spent:
+            return False
+        self._spent[key] = self._clock() - age
+        return True
+
+    def give_back(self, key: K) -> None:
+        """It has not gone after all."""
+        self._spent.pop(key, None)
 
 
 def suspicion(leaving: Iterable[tuple[str, str]]) -> str:
