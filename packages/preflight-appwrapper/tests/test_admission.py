@@ -101,7 +101,7 @@ def test_a_good_wrapper_is_allowed_without_a_word() -> None:
         (declared({"path": "spec.template"}), "spec.components[0].podSets[0].path: \"spec.template\" is not a path"),
         (declared({"path": "template.spec.x[0"}), "podSets[0].path: \"template.spec.x[0\" is not a path"),
         (declared({"path": "template..spec"}), "podSets[0].path: \"template..spec\" is not a path"),
-        (declared({"path": "template.spec.template.spec.containers[3]"}), "leads to no pod template"),
+        (declared({"path": "template.spec.template.spec.containers[3]"}), "has 1 items, and [3] was asked for"),
         (declared({"path": "template.spec.template.spec.containers[0]"}), "leads to no pod template"),
         (declared({}), 'spec.components[0].podSets[0].path: "" is not a path'),
         (declared({"path": PATH, "replicas": 2}, {"path": PATH}), "is in podSets[0] already"),

@@ -69,7 +69,7 @@ DENIED: dict[str, tuple[Json, str]] = {
     "a path without template": (at("spec.template"), 'spec.components[0].podSets[0].path: "spec.template" is not a path'),
     "an open bracket": (at("template.spec.x[0"), 'spec.components[0].podSets[0].path: "template.spec.x[0" is not a path'),
     "two dots": (at("template..spec"), 'spec.components[0].podSets[0].path: "template..spec" is not a path'),
-    "an index past the end": (at(f"{HERE}.spec.containers[3]"), "leads to no pod template"),
+    "an index past the end": (at(f"{HERE}.spec.containers[3]"), "has 1 items, and [3] was asked for"),
     "a container": (at(f"{HERE}.spec.containers[0]"), "leads to no pod template"),
     "a list": (wrapper(of([])), "spec.components[0].template"),
     "a string": (wrapper(of("Job")), "spec.components[0].template"),

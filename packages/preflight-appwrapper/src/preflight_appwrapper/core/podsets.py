@@ -50,8 +50,11 @@ def pod_template(template: object, path: str) -> dict[str, Any]:
         raise PodSetError(
             f'"{path:.80}" is not a path; write template, then .field or [index], e.g. template.spec.template'
         )
-    steps = _STEP.findall(match[1])
-    part = at(template, tuple(field or int(index) for field, index in steps))
+    part: Any = template
+    walked = "template"
+    for step in _STEP.finditer(match[1]):
+        part = _below(part, step, walked)
+        walked += step[0]
     containers = at(part, ("spec", "containers"))
     if not containers or maps(containers) != containers:
         raise PodSetError(
@@ -59,6 +62,17 @@ def pod_template(template: object, path: str) -> dict[str, Any]:
         )
     assert isinstance(part, dict)
     return part
+
+
+def _below(part: Any, step: re.Match[str], walked: str) -> Any:
+    if step[1] is not None:
+        if not isinstance(part, dict) or step[1] not in part:
+            raise PodSetError(f'"{walked:.80}" has no field "{step[1]:.60}"; correct the path')
+        return part[step[1]]
+    if not isinstance(part, list) or int(step[2]) >= len(part):
+        size = f"has {len(part)} items" if isinstance(part, list) else "is not a list"
+        raise PodSetError(f'"{walked:.80}" {size}, and [{step[2]}] was asked for; correct the path')
+    return part[int(step[2])]
 
 
 def group_kind(template: object) -> tuple[str, str, str]:
