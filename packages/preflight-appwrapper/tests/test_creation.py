@@ -310,3 +310,39 @@ def test_a_kind_that_may_not_be_read_is_said_before_anything_that_fails_for_it()
     seen = replace(seen, forbidden=(), nodes={})
     cleared = reconcile(replace(of, status=first.status), seen, WrapperRules(), player.world.now)
     assert all(known.type != "ComponentsForbidden" for known in cleared.status.conditions)
+
+
+@pytest.mark.anyio
+async def test_an_event_that_is_refused_is_neither_sent_nor_logged_at_each_look() -> None:
+    sent: list[str] = []
+
+    def fault(request: ApiRequest) -> ApiAnswer | None:
+        if request.method == "POST" and request.path.endswith("/events"):
+            sent.append(request.path)
+            return ApiAnswer(403, {"kind": "Status", "status": "Failure", "code": 403})
+        return core(request)
+
+    async with double() as api, client(api) as ours:
+        running(api, "w")
+        resource = next(one for one in api.api.served if one.plural == "appwrappers")
+        known = api.store.get(resource, "default", "w")
+        bad = {"workload.codeflare.dev.appwrapper/retryLimit": "x"}
+        api.store.update(
+            resource, known, {**known, "metadata": {**known["metadata"], "annotations": bad}}
+        )
+        api.fault = fault
+        async with leads(None, client=ours) as leading:  # type: ignore[arg-type]
+
+            def failed() -> float:
+                return leading.counted("appwrapper_writes_total", kind="event", result="failed")
+
+            await until(lambda: failed() == 1, "it is refused")
+            for i in range(3):
+                looks = leading.counted("appwrapper_look_seconds_count")
+                write_status(api, "pods", "default", "w", {"phase": "Running", "reason": str(i)})
+                await until(
+                    lambda looks=looks: leading.counted("appwrapper_look_seconds_count") > looks,
+                    "a look",
+                )
+            await ours.get("/api/v1/nodes", dict)
+            assert len(sent) == 1

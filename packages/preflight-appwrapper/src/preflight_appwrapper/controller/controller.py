@@ -161,17 +161,17 @@ class Controller:
                 if plan.row:
                     self._taken.discard(key)
                 wrapper = self._cache.wrapper(key) or wrapper
-            for event in plan.say:
-                new = self._events.event(
+            for event in filter(state.record, plan.say):
+                self._events.event(
                     Regarding(API_VERSION, KIND, key[1], wrapper.metadata.uid, key[0]),
                     about=event.key,
                     reason=event.reason,
                     message=event.message,
                     warning=event.warning,
                 )
-                if new and event.reason == BAD_ANNOTATION:
+                if event.reason == BAD_ANNOTATION:
                     log.warning("annotation ignored", **_about(wrapper), why=event.message)
-                if new and plan.blocked:
+                if event.reason == "DeletionBlocked":
                     log.warning("deletion blocked", **_about(wrapper), by=list(plan.blocked))
             if plan.actions and self._queue_of(wrapper) is queue:
                 await self._act(key, wrapper, plan.actions, state, snapshot)

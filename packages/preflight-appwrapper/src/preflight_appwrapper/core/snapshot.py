@@ -15,10 +15,11 @@ from preflight_appwrapper.api.conditions import Written, written
 from preflight_appwrapper.api.types import AppWrapper, ComponentStatus, Pod
 from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.decode import ComponentObject
-from preflight_appwrapper.core.plan import WrapperAction
+from preflight_appwrapper.core.plan import WrapperAction, WrapperEvent
 
 _MOST_GONE: Final = 4096
 """Uids that are kept although no mirror shows them any more."""
+_MOST_RECORDED: Final = 512
 Name = tuple[Kind, str]
 """An object in the wrapper's namespace."""
 State = Literal["unknown", "absent", "present", "going"]
@@ -51,6 +52,7 @@ class LeaderState(msgspec.Struct, kw_only=True):
     refused: dict[str, str] = {}
     empty: list[float] = []
     first_seen: dict[Written, float] = {}
+    recorded: dict[str, None] = {}
     due: datetime | None = None
     """The end of the period that was last spoken of."""
 
@@ -73,6 +75,16 @@ class LeaderState(msgspec.Struct, kw_only=True):
         known = {*uids, before.uid if before is not None else ""}
         self.gone |= known - {"", object_.uid if object_ is not None else ""}
         self.read[name] = object_
+
+    def record(self, event: WrapperEvent) -> bool:
+        """Say whether an Event is made for the first time, whatever became of it; the oldest are
+        forgotten.
+        """
+        new = event.key not in self.recorded
+        self.recorded[event.key] = None
+        while len(self.recorded) > _MOST_RECORDED:
+            del self.recorded[next(iter(self.recorded))]
+        return new
 
 
 class SeenComponent(msgspec.Struct, frozen=True, kw_only=True):
