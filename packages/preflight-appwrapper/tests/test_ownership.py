@@ -146,6 +146,26 @@ async def test_a_list_by_label_neither_hides_a_strayed_pod_nor_gives_it_to_anoth
 
 
 @pytest.mark.anyio
+async def test_a_list_of_many_pods_is_taken_in_without_looking_through_them_for_each() -> None:
+    class Counted(dict[str, Any]):
+        looks = 0
+
+        def items(self) -> Any:
+            self.looks += 1
+            return super().items()
+
+    client = Listing()
+    made = Cached(client)
+    written, made.pods._version = Counted(), "1"
+    made.pods._written = written
+    client.found = [raw(f"p{i}", "a", {}) for i in range(50)]
+    client.at = 10**6
+    assert await made.cache.read_pods(("ns", "a"))
+    assert len(written) == 50
+    assert written.looks <= 2
+
+
+@pytest.mark.anyio
 async def test_what_a_list_has_and_what_it_lacks_is_known_before_the_watch_brings_it() -> None:
     client = Listing()
     made = Cached(client)

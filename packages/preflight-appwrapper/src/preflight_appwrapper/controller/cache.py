@@ -203,10 +203,10 @@ class WrapperCache:
 
         listed = await self._lists.of(f"/api/v1/namespaces/{key[0]}/pods", key[1], read)
         assert listed is not None
-        passed = self._version(POD)
+        there, passed = frozenset(listed.objects), self._version(POD)
         self._lacking = {uid: at for uid, at in self._lacking.items() if at > passed}
         for pod in self._pods.by_index("label", "/".join(key)):
-            if pod.pod.uid not in listed.objects and pod.version <= listed.version:
+            if pod.pod.uid not in there and pod.version <= listed.version:
                 self._lacking[pod.pod.uid] = listed.version
         return not all(self.elsewhere(key, uid) for uid in listed.objects)
 

@@ -115,7 +115,8 @@ class Cache(Reflector[T]):
     def _write(self, key: str, version: int | None, before: Any) -> None:
         self._written.pop(key, None)
         self._written[key] = _Written(version, self._clock() + OVERLAY_TTL, before)
-        self._passed = ""
+        if version is not None and version <= version_of(self.version):
+            self._passed = ""  # else those that were looked through are as they were
 
     def _decoded(self, raw: Any) -> T:
         item: T = raw if self._decode is None else self._decode(raw)
