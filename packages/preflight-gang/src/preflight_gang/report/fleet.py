@@ -28,7 +28,7 @@ _OBSERVED: Final = f"; observed only, {NOT_HELD}"
 _ALLOWED: Final = f"; {NOT_HELD}"
 _SAID: Final = re.compile(
     r"(?P<check>\S+)(?: on \S+)? (?P<outcome>passed|skipped|failed|misconfigured|inconclusive)"
-    r"(?: (?P<code>[A-Z0-9_]+))?(?: \([^)]* GB/s[^)]*\))?: (?P<why>.*)",
+    r"(?: (?P<code>[A-Z0-9_]+))?(?: \([^ )]+ GB/s[^)]*\))?: (?P<why>.*)",
     re.DOTALL,
 )
 _BAD: Final = ("failed", "inconclusive", "misconfigured")
