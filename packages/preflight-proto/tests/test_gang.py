@@ -271,6 +271,8 @@ def test_an_address_that_is_none_is_misconfigured(start: Start) -> None:
         2,
         'POD_IP: "pod-a.example" is not an IP address',
     )
+    ran = start(POD_IP="pod-a.example", NODE_NAME="").ended()
+    assert [line.split(":")[1] for line in ran.lines[:-1]] == [" NODE_NAME", " POD_IP"]
 
 
 def test_the_manual_of_a_gang_check_has_the_gangs_variables() -> None:

@@ -21,7 +21,7 @@ import anyio
 from .. import names
 from ..durations import format_duration
 from .kit import KitSettings
-from .settings import duration, setting, text
+from .settings import Parser, duration, setting, text
 from .verdict import Inconclusive, Skipped
 
 if TYPE_CHECKING:
@@ -34,6 +34,16 @@ CONTROLLER: Final = "app.kubernetes.io/name=preflight-gang"
 """How its chart labels the gang controller's pods."""
 GENERATION_FILE: Final = "generation"
 """In ``PREFLIGHT_STATE_DIR``: the generation that this pod joined last, as a decimal number."""
+
+
+def _address() -> Parser[str]:
+    printable = text()
+
+    def parse(raw: str) -> str:
+        ipaddress.ip_address(printable.parse(raw))
+        return raw
+
+    return Parser(parse, "an IP address", "the pod's IP (status.podIP)", schema=printable.schema)
 
 
 @dataclass(frozen=True)
@@ -64,20 +74,8 @@ class GangSettings(KitSettings):
         help="a roster for another uid is ignored",
     )
     pod_ip: str = setting(
-        names.ENV_POD_IP,
-        text("an address", "the pod's IP (status.podIP)"),
-        help="where the other members reach this one",
+        names.ENV_POD_IP, _address(), help="where the other members reach this one"
     )
-
-    def problems(self) -> list[str]:
-        """Problems of the values themselves, one sentence each."""
-        try:
-            ipaddress.ip_address(self.pod_ip)
-        except ValueError:
-            return [
-                f'{names.ENV_POD_IP}: "{self.pod_ip}" is not an IP address; set the pod\'s own (status.podIP).'
-            ]
-        return []
 
 
 class GangMembership:
