@@ -108,6 +108,10 @@ def test_the_program_says_so_in_one_sentence_and_exits_2(command: str, tmp_path:
             'dcgm.hostengineAddr: "10.0.0.1:0" is not host:port',
         ),
         (
+            {"dcgm": {"hostengineAddr": ["10.0.0.1:5555", "10.0.0.2:5555,10.0.0.1:5555"]}},
+            'dcgm.hostengineAddr[1]: "10.0.0.1:5555" is listed twice; remove one.',
+        ),
+        (
             {"checkTimeout": "500ms"},
             'checkTimeout: "500ms" is not a duration of at least 1s; set e.g. 300s, 10m or 1h30m.',
         ),

@@ -249,11 +249,15 @@ def _extra_mounts(raw: dict[str, Any]) -> Iterator[str]:
 
 
 def _engines(raw: dict[str, Any]) -> Iterator[str]:
+    seen: set[str] = set()
     for where in ("dcgm.hostengineAddr", "dcgm.hostengineAddr[]"):
         for path, text in _at(raw, where, str):
-            for address in text.split(","):
-                if problem := addresses.engine_problem(address.strip()):
+            for address in map(str.strip, text.split(",")):
+                if problem := addresses.engine_problem(address):
                     yield f"{path}: {problem}"
+                elif address in seen:
+                    yield f'{path}: "{_shown(address)}" is listed twice; remove one.'
+                seen.add(address)
 
 
 def _same_names(raw: dict[str, Any]) -> Iterator[str]:
