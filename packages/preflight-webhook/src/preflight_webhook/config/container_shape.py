@@ -88,7 +88,8 @@ def problems(key: str, over: dict[str, Any], path: str) -> list[str]:
         what, _, where = str(error).partition(" - at `$")
         what = (what[:1].lower() + what[1:].replace("`", ""))[:200]
         at = f"{path}{where.rstrip('`')}"
-        return [f"{at}: {what}; write it as Kubernetes has it for an init container."]
+        remove = "remove it, or " if "unknown field" in what else ""
+        return [f"{at}: {what}; {remove}write it as Kubernetes has it for an init container."]
     return list(_sources(container, path)) if key == "container" else []
 
 
