@@ -61,6 +61,12 @@ REFUSED = {
     "a probe": (ONE % "container: {livenessProbe: {}}", "livenessProbe"),
     "a user": (ONE % "securityContext: {runAsUser: root}", "securityContext.runAsUser"),
     "a variable's name": (ONE % 'env: [{name: "a\u00e4"}]', "env[0].name"),
+    "a variable's name of two lines": (ONE % 'env: [{name: "A\\n"}]', "env[0].name: "),
+    "another of two lines": (
+        ONE % 'container: {env: [{name: "A\\n"}]}',
+        "container.env[0].name: ",
+    ),
+    "a terminal": (ONE % "container: {tty: true}", "unknown field tty; remove it, or write"),
     "a path outside": (
         ONE % "container: {volumeMounts: [{name: a, mountPath: /a, subPath: ../b}]}",
         "subPath",

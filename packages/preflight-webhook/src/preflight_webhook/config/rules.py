@@ -92,6 +92,11 @@ def _duration(value: str) -> str:
     return ""
 
 
+def _variable(name: str) -> str:
+    """A pattern's `$` lets a line break at the end pass."""
+    return f'"{_shown(name)}" ends with a line break; remove that.' if name[-1:] == "\n" else ""
+
+
 def _amount(value: object) -> str:
     try:
         nothing = value is not None and parse_quantity(str(value)) <= 0
@@ -120,6 +125,8 @@ _VALUES: Final[tuple[tuple[str, type[Any], Callable[[Any], str]], ...]] = (
         (f"checks[].container.{key}", object, f"not allowed here ({why}); remove it.".format)
         for key, why in sorted(_NOT_IN_CONTAINER.items())
     ),
+    ("checks[].env[].name", str, _variable),
+    ("checks[].container.env[].name", str, _variable),
     ("checks[].resources.*.*", object, _amount),
     ("checks[].extraVolumes[].hostPath.path", str, _folder),
     ("checks[].extraVolumeMounts[].subPath", str, _below_volume),
