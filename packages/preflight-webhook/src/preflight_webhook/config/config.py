@@ -64,7 +64,7 @@ _MOUNTS_OF_OURS: Final = {
                     "description": "a volume that is injected; one of your own goes into extraVolumes and extraVolumeMounts.",
                 }
             }
-        }
+        },
     }
 }
 """For the charts' schema, by which an install refuses it."""
