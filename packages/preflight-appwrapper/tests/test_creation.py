@@ -336,13 +336,16 @@ async def test_an_event_that_is_refused_is_neither_sent_nor_logged_at_each_look(
             def failed() -> float:
                 return leading.counted("appwrapper_writes_total", kind="event", result="failed")
 
+            def looks() -> float:
+                return leading.counted("appwrapper_look_seconds_count")
+
+            async def another_look(before: float) -> None:
+                await until(lambda: looks() > before, "a look")
+
             await until(lambda: failed() == 1, "it is refused")
             for i in range(3):
-                looks = leading.counted("appwrapper_look_seconds_count")
+                before = looks()
                 write_status(api, "pods", "default", "w", {"phase": "Running", "reason": str(i)})
-                await until(
-                    lambda looks=looks: leading.counted("appwrapper_look_seconds_count") > looks,
-                    "a look",
-                )
+                await another_look(before)
             await ours.get("/api/v1/nodes", dict)
             assert len(sent) == 1

@@ -263,14 +263,15 @@ async def test_a_plug_in_is_asked_again_before_its_certificate_has_ended() -> No
     authority.configure_trust(tls)
     authority.issue_cert("127.0.0.1").configure_cert(tls)
 
-    def by(ours: trustme.CA, **how: Any) -> Connection:
+    def by(url: str, ours: trustme.CA, **how: Any) -> Connection:
         verify = ssl.create_default_context()
         authority.configure_trust(verify)
         ours.issue_cert("gang.example.com").configure_cert(verify)
-        return Connection(double.url, verify, **how)
+        return Connection(url, verify, **how)
 
     async with ApiDouble(tls=tls) as double:
-        ended = by(former, expires=time.time(), again=lambda: by(authority))
+        url = double.url
+        ended = by(url, former, expires=time.time(), again=lambda: by(url, authority))
         async with Client(ended, agent="tests") as client:
             await client.create(PATH, config_map("one"))
 
