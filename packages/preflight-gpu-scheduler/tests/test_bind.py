@@ -6,7 +6,13 @@ import pytest
 from preflight_gpu_scheduler.core.bind import BindJob, bind
 from preflight_gpu_scheduler.core.gpu_selection import Chosen
 from preflight_gpu_scheduler.core.ledger import Holder
-from preflight_gpu_scheduler.core.protocol import BindPod, CreateLease, Stored
+from preflight_gpu_scheduler.core.protocol import (
+    BindPod,
+    Conflict,
+    CreateLease,
+    DeleteLease,
+    Stored,
+)
 from shapes import lease, pod
 
 
@@ -24,3 +30,12 @@ def test_a_bind_is_one_lease_for_each_gpu_side_by_side_and_the_binding_and_reads
     with pytest.raises(StopIteration) as ended:
         steps.send((Stored(),))
     assert ended.value.value.ids == chosen.ids
+
+
+def test_a_pod_that_somebody_else_bound_there_meanwhile_keeps_no_lease_of_the_attempt() -> None:
+    job, made = BindJob(pod=pod(), node="n", own={}, uuids={}), lease("n", 0)
+    steps = bind(job, lambda _, __: Chosen(ids=(0,)), lambda _: Holder(None))
+    next(steps)
+    steps.send((Stored(made),))
+    steps.send((Conflict(),))
+    assert steps.send((Stored(pod(node_name="n")),)) == (DeleteLease(lease=made),)

@@ -147,7 +147,9 @@ def _written(
         if now is None or now.uid != uid or now.ended or (now.deleting and not now.bound):
             error = GONE
             break
-        if now.bound:  # what it has no use for is collected
+        if now.bound:  # what it has no use for is collected, where its Binding says what it has
+            if now.placed is None:
+                yield from give_back(created.values())
             return _already(now, job.node, ids)
         if now.number != pod.number:
             error = "its reservation was taken back"
