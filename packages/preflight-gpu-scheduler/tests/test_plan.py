@@ -246,24 +246,35 @@ def test_capacity_counts_usable_gpus_and_sick_ones_whose_pod_still_runs() -> Non
     }
 
 
-def test_pods_that_fit_are_woken_by_priority_then_who_was_not_for_longest_then_the_oldest() -> None:
-    said = {"a": "2", "b": "1", "c": "", "d": "", "e": "3"}
+def test_the_oldest_pods_that_fit_are_woken_and_no_more_than_fit() -> None:
     waiting = [
-        (
-            pod(
-                name,
-                created="1" if name == "d" else "2",
-                priority=5 if name == "e" else 0,
-                annotations={names.NUDGED_ANNOTATION: last} if last else {},
-            ),
-            claim(8 if name == "b" else 2),
-        )
-        for name, last in said.items()
+        (pod(n, created=when), claim(count))
+        for n, when, count in (("c", "3", 2), ("a", "1", 8), ("b", "2", 2), ("d", "4", 2))
     ]
-    assert [one.name for one in wake_unschedulable(waiting, 4)] == ["e", "d", "c", "a"]
-    assert wake_unschedulable(waiting, 1) == []
-    never = [(pod(gated=True), claim()), (pod("g"), JOB), (pod("r", node_name="n"), claim())]
-    assert wake_unschedulable(never, 8) == []
+    assert [one.metadata.name for one in wake_unschedulable(waiting, {"n": 4})] == ["b", "c"]
+    assert (
+        wake_unschedulable(
+            [(pod(gated=True), claim()), (pod("g"), JOB), (pod("r", node_name="n"), claim())],
+            {"n": 8},
+        )
+        == ()
+    )
+
+
+def test_a_second_nudge_goes_to_who_waited_longest_for_one_each_as_if_it_were_alone() -> None:
+    said = {
+        "a": "2026-01-01T00:00:02",
+        "b": "2026-01-01T00:00:01",
+        "c": "",
+        "d": "2026-01-01T00:00:03",
+    }
+    waiting = [
+        (pod(n, created="1", annotations={names.NUDGED_ANNOTATION: when} if when else {}), claim(2))
+        for n, when in said.items()
+    ]
+    found = wake_unschedulable(waiting, {"n": 2}, most=3, again=True)
+    assert [one.metadata.name for one in found] == ["c", "b", "a"]
+    assert wake_unschedulable(waiting, {"n": 1}, again=True) == ()
 
 
 def holding(*leases: Lease) -> Callable[[str], list[Lease]]:

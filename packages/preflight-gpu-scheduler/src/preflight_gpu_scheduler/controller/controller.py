@@ -404,8 +404,9 @@ class Controller:
             seen = self._seen
             views = seen.views().items()
             free = {name: view.free.bit_count() for name, view in views if not view.blocked}
-            before, self._free = self._free if changed else {}, free
-            more = max((n for name, n in free.items() if n > before.get(name, 0)), default=0)
+            before = self._free if changed else {}
+            more = {name: count for name, count in free.items() if count > before.get(name, 0)}
+            self._free = free
             waiting = [
                 (pod, claim)
                 for pod in (seen.pods.by_index("unbound", "") if more else ())
@@ -413,7 +414,7 @@ class Controller:
                 and not (seen.miscount(pod) or seen.held_by(pod.uid))
             ]
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
-            for pod in desired.wake_unschedulable(waiting, more):
+            for pod in desired.wake_unschedulable(waiting, more, again=not changed):
                 try:
                     await self._patch(pod, {names.NUDGED_ANNOTATION: now})
                 except KubeError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from heapq import heapify, heapreplace
 from typing import Any, Final
 
 from preflight_gpu_scheduler.api import names
@@ -53,24 +54,36 @@ def capacity_patch(node: Node, resource: str, wanted: int) -> dict[str, Any] | N
     return {"status": {"capacity": {resource: str(wanted)}}}
 
 
-def wake_unschedulable(waiting: Iterable[tuple[Pod, Claim]], free: int) -> list[Pod]:
-    """Waiting pods that could fit into ``free`` GPUs, each as if it were alone, for others may not
-    fit for reasons that are not known here: those of higher priority, then those that were not
-    woken for longest, then the oldest.
+def wake_unschedulable(
+    waiting: Iterable[tuple[Pod, Claim]],
+    freed: Mapping[str, int],
+    *,
+    most: int = MAX_WOKEN,
+    again: bool = False,
+) -> tuple[Pod, ...]:
+    """The oldest waiting pods that could fit into what became free: ``freed`` GPUs by node. A pod
+    of higher priority comes first. ``again``: those that were not woken for longest, each as if it
+    were alone; who was before them may not fit for other reasons.
     """
+    left = [(-count, node) for node, count in freed.items()]  # the one with most of them first
+    heapify(left)
+    chosen: list[Pod] = []
 
-    def turn(pod: Pod) -> tuple[int, str, str, tuple[str, str]]:
-        last, priority = pod.annotation(names.NUDGED_ANNOTATION), pod.spec.priority or 0
-        return -priority, last, pod.metadata.creation_timestamp, pod.key
+    def turn(item: tuple[Pod, Claim]) -> tuple[str, int, str, tuple[str, str]]:
+        pod = item[0]
+        last = pod.annotation(names.NUDGED_ANNOTATION) if again else ""
+        return last, -(pod.spec.priority or 0), pod.metadata.creation_timestamp, pod.key
 
-    fit = (
-        pod
-        for pod, claim in waiting
-        if not (pod.bound or pod.gated or pod.ended or pod.deleting)
-        and (claim.gang is None or pod.reserved is not None)
-        and claim.count <= free
-    )
-    return sorted(fit, key=turn)[:MAX_WOKEN]
+    for pod, claim in sorted(waiting, key=turn):
+        gathers = claim.gang is not None and pod.reserved is None
+        if pod.bound or pod.gated or pod.ended or pod.deleting or gathers:
+            continue
+        if len(chosen) == most or not left or -left[0][0] < claim.count:
+            continue
+        if not again:
+            heapreplace(left, (left[0][0] + claim.count, left[0][1]))
+        chosen.append(pod)
+    return tuple(chosen)
 
 
 MOST_SHOWN: Final = 100
