@@ -203,7 +203,7 @@ def with_networks(last: LaunchRound, message: VerdictMessage) -> VerdictMessage:
 def may_be_its_file(
     hellos: Mapping[int, Hello], last: LaunchRound, verdict: VerdictMessage
 ) -> bool:
-    """Whether this launch, whose ``verdict`` that is, may be slow for a topology file.
+    """Tell whether this launch, whose ``verdict`` that is, may be slow for a topology file.
 
     One launch without any file shows it, before pairs are measured. Whose file it is makes no
     difference: a mapping can be as wrong as a workload, and the loopback check does not ask either.

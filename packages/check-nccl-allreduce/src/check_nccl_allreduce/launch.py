@@ -113,7 +113,7 @@ class Worker:
         self.stage, self.done, self.detail = RankStage("launched"), None, None
 
     def answered(self) -> bool:
-        """Whether a store's port, or why there is none, is known."""
+        """Tell whether a store's port, or why there is none, is known."""
         return self.port is not None or self.gone or self.done is not None
 
     def hear(self, line: WorkerLine, now: float, *, warmup: int | None) -> None:

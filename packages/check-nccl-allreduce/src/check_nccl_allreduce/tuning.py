@@ -60,6 +60,6 @@ def short(data: bytes) -> str:
 
 
 def goes_by_tcp(environ: Mapping[str, str]) -> bool:
-    """Whether the workload has set NCCL to go by TCP: then nothing has fallen back."""
+    """Tell whether the workload has set NCCL to go by TCP: then nothing has fallen back."""
     disabled = environ.get("NCCL_IB_DISABLE", "0") not in {"", "0"}
     return disabled or environ.get("NCCL_NET", "").lower() == "socket"

@@ -94,7 +94,7 @@ class Step:
 
     @property
     def decides(self) -> bool:
-        """Whether its result may fail a node."""
+        """Tell whether its result may fail a node."""
         return self.what not in {StepKind.VARIABLES, StepKind.VARIABLE}
 
 

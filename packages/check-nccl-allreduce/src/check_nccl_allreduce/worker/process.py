@@ -125,7 +125,7 @@ def threads(pid: int, proc: str = "/proc") -> list[str]:
 
 
 def asleep(pids: Sequence[int], proc: str = "/proc") -> bool:
-    """Whether a thread of one of these sits in a sleep that no signal ends."""
+    """Tell whether a thread of one of these sits in a sleep that no signal ends."""
     return any("D" in threads(pid, proc) for pid in pids)
 
 

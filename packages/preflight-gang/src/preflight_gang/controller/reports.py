@@ -70,7 +70,7 @@ class Namespaces(Reflector[Namespace]):
         self._config = config
 
     def opted_in(self, name: str) -> bool:
-        """Whether the pods of a namespace are checked; not those of an unknown one."""
+        """Tell whether the pods of a namespace are checked; not those of an unknown one."""
         found, config = self.get(name), self._config
         return found is not None and opted_in(found, config.namespaces, config.exclude_namespaces)
 

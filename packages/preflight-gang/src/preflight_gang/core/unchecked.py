@@ -113,7 +113,7 @@ def resource_names(
 
 
 def gives_gpus(claim: ResourceClaim, classes: Collection[str]) -> bool:
-    """Whether a claim has GPUs; while it has nothing yet, whether it may get some.
+    """Tell whether a claim has GPUs; while it has nothing yet, whether it may get some.
 
     Administrative access gives a pod no device of its own.
     """

@@ -126,12 +126,12 @@ class ConnectionPool:
                 await self._read_again()
 
     async def _changed(self) -> bool:
-        """Whether files say what was not read of them."""
+        """Tell whether files say what was not read of them."""
         contents = await anyio.to_thread.run_sync(_contents, self._target)
         return contents is not None and contents != self._read
 
     def _expired(self) -> bool:
-        """Whether a plug-in's answer has ended, and it may be asked again."""
+        """Tell whether a plug-in's answer has ended, and it may be asked again."""
         expires, since = self._target.expires, time.monotonic() - self._asked
         return expires is not None and time.time() >= expires and since >= ASK_AGAIN
 

@@ -68,7 +68,7 @@ class DriverWatch:
 
     @property
     def broken(self) -> bool:
-        """Whether the driver calls a GPU broken before any load."""
+        """Tell whether the driver calls a GPU broken before any load."""
         return any(sign.severity is FactSeverity.FATAL for sign in scan.scan(self.before))
 
     @property

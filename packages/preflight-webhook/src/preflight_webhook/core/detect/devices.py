@@ -66,7 +66,7 @@ def ref(entry: ClaimEntry) -> Ref | None:
 
 
 def detects(config: Config) -> bool:
-    """Whether claims matter at all here."""
+    """Tell whether claims matter at all here."""
     return bool(
         config.gpu_detection.device_classes
         or config.network_detection.device_classes
@@ -117,7 +117,7 @@ def given_by(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
 
 
 def _all_like(request: DeviceRequest, globs: tuple[str, ...]) -> bool:
-    """Whether, whichever alternative the scheduler takes, it is of these classes."""
+    """Tell whether, whichever alternative the scheduler takes, it is of these classes."""
     return bool(request.classes) and all(matches(name, globs) for name in request.classes)
 
 
