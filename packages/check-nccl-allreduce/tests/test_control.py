@@ -186,6 +186,31 @@ def test_a_connection_that_is_let_in_as_the_leader_ends_is_closed(turns: int) ->
     assert [str(one.message) for one in seen] == []
 
 
+@pytest.mark.parametrize("turns", range(6))
+def test_a_leader_that_is_cancelled_as_it_begins_to_listen_leaves_no_socket(turns: int) -> None:
+    gang = Gang()
+
+    async def begin() -> None:
+        with anyio.CancelScope() as scope:
+            cancelling = asyncio.create_task(cancel_after(turns, scope))
+            async with Hub(gang.roster(0), HeartbeatPace(), Nobody(), 0).open(
+                "127.0.0.1", gang.port
+            ):
+                await cancelling
+                await anyio.sleep_forever()
+
+    async def cancel_after(turns: int, scope: anyio.CancelScope) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        scope.cancel()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        anyio.run(begin)
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+
+
 def test_a_second_round_ends_the_first_ones_work() -> None:
     gang = Gang(size=2)
     ended = []

@@ -69,7 +69,9 @@ class Hub:
         allow_files(self._nnodes + self._room + OWN_FILES)
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(self._make, address, port, backlog=BACKLOG)
+            # asyncio leaves a server open whose creation is cancelled.
+            with anyio.CancelScope(shield=True):
+                server = await loop.create_server(self._make, address, port, backlog=BACKLOG)
         except OSError as error:
             why = f"the gang's control port {port} on {address} cannot be opened ({error.strerror or error}); another process of this host network may hold it."
             raise Inconclusive("PORT_TAKEN", why) from None
