@@ -250,7 +250,9 @@ def test_a_projected_volume_follows_the_pods_annotation_at_once_and_a_configmap_
             {"containers": [container("c", "sleep 60")], "volumes": [VOLUME]}, annotations={"r": ""}
         )
         async with cluster.running():
-            running = await cluster.until(lambda p: p["status"].get("phase") == "Running")
+            running = await cluster.until(  # the volume is projected before its container starts
+                lambda p: "running" in str(p["status"].get("containerStatuses"))
+            )
             cluster.store.create(
                 SERVED["configmaps"], "ns", {"metadata": {"name": "map"}, "data": {"peers": "all"}}
             )
