@@ -18,9 +18,22 @@ import pytest
 import yaml
 from helm_python import Chart, show
 from preflight_e2e import kubernetes_schemas
+from preflight_e2e.umbrella import (
+    ADR,
+    SOURCE,
+    channels,
+    configs,
+    gang,
+    injector,
+    mnnvl,
+    of,
+    scheduler,
+    shared,
+    templates,
+    wrapper,
+)
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.helm import (
-    COMPUTEDOMAIN,
     GANG,
     GPU_SCHEDULER,
     INJECTOR,
@@ -29,6 +42,7 @@ from preflight_testing.helm import (
     ChartError,
     Object,
     Values,
+    only,
     render,
 )
 
@@ -36,7 +50,6 @@ KUBERNETES = ("1.30", "1.34", "1.35", "1.36")
 """Held against the OpenAPI that each has published: every field, its type, and none beyond. For
 1.34, 1.35 and the newest a real API server says more, below; for 1.30 the CEL of the policies is
 looked at besides."""
-ADR: Values = yaml.safe_load((Path(__file__).parent / "data" / "adr-026-values.yaml").read_text())
 CHARTS = (INJECTOR, GANG, GPU_SCHEDULER)
 PARTS = pytest.mark.parametrize("part", CHARTS, ids=lambda chart: chart.name)
 ALL = pytest.mark.parametrize("chart", [UMBRELLA, *CHARTS], ids=lambda chart: chart.name)
@@ -46,42 +59,6 @@ LOOPBACK = {"name": "nccl-loopback", "image": "registry.example/loopback:1"}
 ALLREDUCE = {"name": "nccl-allreduce", "image": "registry.example/allreduce:1"}
 OURS = {"name": "ours", "image": "registry.example/ours:1"}
 FABRIC = {**OURS, "gang": True}
-SOURCE = {
-    "name": "ours",
-    "group": "scheduling.example.com",
-    "resource": "podgroups",
-    "kind": "PodGroup",
-    "size": "spec.minMember",
-    "podLabel": "scheduling.example.com/pod-group",
-}
-
-
-def injector(**values: Any) -> Values:
-    return {"preflight-injector": {"enabled": True, **values}}
-
-
-def gang(**values: Any) -> Values:
-    return {"preflight-gang": {"enabled": True, **values}}
-
-
-def scheduler(**values: Any) -> Values:
-    return {GPU_SCHEDULER.name: {"enabled": True, **REQUIRED[GPU_SCHEDULER], **values}}
-
-
-def wrapper(**values: Any) -> Values:
-    return {"preflight-appwrapper": {"enabled": True, **values}}
-
-
-def channels(**values: Any) -> Values:
-    return {COMPUTEDOMAIN.name: {"enabled": True, **REQUIRED[COMPUTEDOMAIN], **values}}
-
-
-def mnnvl(**values: Any) -> Values:
-    return {"preflight-mnnvl": {"enabled": True, **values}}
-
-
-def shared(**values: Any) -> Values:
-    return {**injector(), **gang(), "global": {"preflight": values}}
 
 
 def with_override(**container: Any) -> Values:
@@ -144,6 +121,9 @@ GOOD: dict[str, Values] = {
     "gangs by label": injector(gangDiscovery={"method": "labels", "labels": {"gangIdLabel": "a/b"}, "optIn": ["job"]}),
     "a source of gangs": shared(gangSources=[SOURCE]),
     "an instance type": {**shared(instanceTypeLabel="example.com/sku"), **injector(ncclTopology={"instanceTypeMapping": {"a": "b.xml"}})},
+    "an instance type that two parts name": {
+        **injector(ncclTopology={"instanceTypeLabel": "a/b", "instanceTypeMapping": {"a": "b.xml"}}), **gang(instanceTypeLabel="a/b")
+    },
     "device classes": {**injector(gpuDetection={"deviceClasses": ["gpu.nvidia.com"]}), **gang(gpuDeviceClasses=["gpu.nvidia.com"])},
     "no PreflightConfigs": injector(preflightConfigs={"enabled": False}),
     "a token": injector(platformConnector={"auth": {"enabled": True, "expirationSeconds": 600}}),
@@ -341,12 +321,7 @@ def test_an_object_that_is_not_valid_would_be_found() -> None:
 
 
 def config(chart: str, values: Values) -> Any:
-    found = [
-        o
-        for o in render(UMBRELLA, values)
-        if (o["kind"], o["metadata"]["name"]) == ("ConfigMap", chart)
-    ]
-    return yaml.safe_load(found[0]["data"]["config.yaml"])
+    return configs(values)[chart]
 
 
 def test_checks_are_written_once_for_the_injector_and_the_gang_controller() -> None:
@@ -366,10 +341,9 @@ def test_a_part_s_own_checks_are_used_instead_of_the_shared_ones() -> None:
 
 
 def test_a_user_id_of_a_check_reaches_the_webhook_as_the_number_that_it_is() -> None:
-    check = GOOD["every key of a check"]["preflight-injector"]["checks"][0]
-    text = next(
-        o for o in render(UMBRELLA, GOOD["every key of a check"]) if o["kind"] == "ConfigMap"
-    )["data"]["config.yaml"]
+    values = GOOD["every key of a check"]
+    check = values["preflight-injector"]["checks"][0]
+    text = only(render(UMBRELLA, values), "ConfigMap")["data"]["config.yaml"]
     assert yaml.safe_load(text)["checks"] == [check]
     assert "runAsUser: 1000680000\n" in text
 
@@ -416,15 +390,23 @@ BAD: list[tuple[str, Values, str]] = [
      r'extraVolumeMounts\[0\] names the volume "efa"'),
     ("an unknown failure policy", injector(webhook={"failurePolicy": "Maybe"}), "/webhook/failurePolicy"),
     ("an answer in half a minute and more", injector(webhook={"timeoutSeconds": 31}), "/webhook/timeoutSeconds"),
+    ("no replica", injector(replicas=0), "/replicas"),
+    ("a level that is a word", injector(dcgm={"diagLevel": "two"}), "/dcgm/diagLevel"),
+    ("no engine at all", injector(dcgm={"hostengineAddr": []}), "/dcgm/hostengineAddr"),
+    ("a connector that is neither on nor off", injector(platformConnector={"enabled": "no"}), "/platformConnector/enabled"),
+    ("claims of no name", injector(mirrorClaims=[""]), "/mirrorClaims/0"),
+    ("certificates of no day", injector(certificates={"lifetimeDays": 0}), "/certificates/lifetimeDays"),
+    ("a volume that is not of the node", injector(checks=[{**DCGM, "extraVolumes": [{"name": "x", "configMap": {"name": "y"}}]}]), "/checks/0/extraVolumes/0"),
+    ("namespaces that are no list", injector(namespaces="training"), "/namespaces"),
     ("a namespace in capitals", injector(namespaces=["Training"]), "/namespaces/0"),
     ("a Secret of nobody", injector(certificates={"selfManaged": False}), "/certificates/secretName"),
-    ("certificates that are looked after too seldom", injector(certificates={"schedule": "0 0 1 * *"}), "certificates.schedule is .* have it looked"),
     ("a schedule of four fields", injector(certificates={"schedule": "0 0 1 *"}), "certificates.schedule is .* write five fields"),
-    ("every pod of a namespace as the engine", injector(networkPolicy={"hostengine": {"namespace": "n"}}), "hostengine.podLabels is empty"),
+    ("every pod of a namespace as the engine", injector(networkPolicy={"hostengine": {"namespace": "n"}}),
+     "hostengine.podLabels is empty.* give the labels of the hostengine's pods"),
     ("a digest that is none", injector(image={"digest": "latest"}), "/image/digest"),
     ("labels that differ", {**injector(ncclTopology={"instanceTypeLabel": "a/b", "instanceTypeMapping": {"x": "y"}}), **gang()},
      r"set it once, as global\.preflight\.instanceTypeLabel"),
-    ("an account that the injector does not know", {**injector(), **gang(fullnameOverride="b")}, r"set preflight-injector\.protection\.controller to"),
+    ("an account that the injector does not know", {**injector(), **gang(fullnameOverride="b")}, r"set preflight-injector\.protection\.controller to system:serviceaccount:preflight:b"),
     ("an account of a name that the injector does not know", {**injector(), **gang(nameOverride="b")}, r"set preflight-injector\.protection\.controller to system:serviceaccount:preflight:b"),
     ("a lease of no time", gang(leaseDuration="5ms"), 'leaseDuration is "5ms", which is less than a second; set e.g. 15s'),
     ("an audit without a pause", gang(auditInterval="1s"), 'auditInterval is "1s", which is less than ten seconds'),
@@ -445,10 +427,13 @@ BAD: list[tuple[str, Values, str]] = [
     ("a kind of no group", wrapper(wrappedKinds=[{"resources": ["jobs"]}]), "/wrappedKinds/0.*missing property 'group'"),
     ("conditions that are sick to some parts alone", {**wrapper(labeler={"enabled": True}, nodeHealth={"conditions": ["Gpu*"]}), **gang()},
      r"a node would be sick to some of them alone, so set them once, as global\.preflight\.sickNodeConditions"),
-    ("IMEX that nobody manages", {COMPUTEDOMAIN.name: {"enabled": True}}, r"set featureGates\.HostManagedIMEX=true"),
     ("a gate that there is not", channels(featureGates={"HostManagedIMEX": True, "Other": True}), "invalid propertyName 'Other'"),
     ("an unknown mode of allocation", channels(admission={"allocationMode": "Maybe"}), "/admission/allocationMode"),
     ("a folder that is no path", channels(cdiRoot="cdi"), "/cdiRoot"),
+    ("a gate that is neither open nor closed", channels(featureGates={"HostManagedIMEX": "yes"}), "/featureGates/HostManagedIMEX"),
+    ("an unknown mode of IMEX", channels(resources={"computeDomains": {"imex": {"mode": "other"}}}), "/imex/mode"),
+    ("an isolation that nobody has", channels(resources={"computeDomains": {"imex": {"isolation": "channel"}}}), "/imex/isolation"),
+    ("an unknown value of ComputeDomains", channels(colour="red"), "'colour' not allowed"),
     ("an unknown mode of mnnvl", mnnvl(mode="host"), "/mode"),
     ("an unknown placement", mnnvl(placement="rack"), "/placement"),
     ("a lease of a moment", mnnvl(leaseSeconds=0), "/leaseSeconds"),
@@ -622,7 +607,7 @@ def test_keys_of_a_check_may_be_null_and_reach_the_webhook_only_where_null_means
 
 def test_no_audit_of_claims_asks_for_no_right_and_the_default_of_the_classes_has_it() -> None:
     def reads_claims(**values: Any) -> bool:
-        roles = [o for o in render(UMBRELLA, gang(**values)) if o["kind"] == "ClusterRole"]
+        roles = of("ClusterRole", render(UMBRELLA, gang(**values)))
         return any(
             "resourceclaims" in rule["resources"] for role in roles for rule in role["rules"]
         )
@@ -704,8 +689,7 @@ def test_the_manifest_holds_no_comment_and_no_empty_priority_class(chart: Path) 
 
 
 def job(**values: Any) -> Object:
-    [found] = [o for o in render(UMBRELLA, injector(**values)) if o["kind"] == "Job"]
-    template: Object = found["spec"]["template"]
+    template: Object = only(render(UMBRELLA, injector(**values)), "Job")["spec"]["template"]
     return template
 
 
@@ -720,41 +704,10 @@ def test_the_pods_of_the_certs_job_may_be_annotated_and_labeled() -> None:
 
 
 def test_null_leaves_the_security_context_out() -> None:
-    for made in render(UMBRELLA, GOOD["no security context, class and resources"]):
-        pod = made.get("spec", {}).get("template", {}).get("spec", {})
-        assert "securityContext" not in pod
-        assert not any("securityContext" in one for one in pod.get("containers", []))
-
-
-def notes(values: Values) -> str:
-    with Chart.load(UMBRELLA) as chart:
-        made = chart.render(values, name="preflight", namespace="preflight", revision=1)
-    return str(made["preflight/templates/NOTES.txt"])
-
-
-def test_an_install_says_what_is_needed_and_how_to_see_that_it_works() -> None:
-    said = notes(
-        {
-            **injector(
-                dcgm={"hostengineAddr": "dcgm.gpu.svc:5555"},
-                gpuDetection={"resourceNames": ["a.com/gpu"]},
-            ),
-            **gang(),
-        }
-    )
-    assert "platform connector, with its socket in /var/run/nvsentinel" in said
-    assert "hostengine that answers at dcgm.gpu.svc:5555" in said
-    assert "--dry-run=server" in said
-    assert '"a.com/gpu":"1"' in said
-    assert "get lease preflight-gang" in said
-    assert "hostengine" not in notes(injector(checks=[LOOPBACK]))
-    assert "its socket in" not in notes(injector(platformConnector={"enabled": False}))
-
-
-def test_an_install_without_the_controller_says_that_nothing_counts_results() -> None:
-    assert "not in metrics or Events. Set preflight-gang.enabled=true" in notes(injector())
-    assert "not in metrics or Events" not in notes({**injector(), **gang()})
-    assert "not in metrics or Events" not in notes(injector(gangController="external"))
+    objects = render(UMBRELLA, GOOD["no security context, class and resources"])
+    for template in templates(objects).values():
+        assert "securityContext" not in template["spec"]
+        assert not any("securityContext" in one for one in template["spec"]["containers"])
 
 
 # --- what real API servers say

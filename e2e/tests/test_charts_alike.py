@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 import yaml
 from preflight_e2e import kubernetes_schemas
+from preflight_e2e.umbrella import ALL, named, of, templates
 from preflight_testing.helm import (
     CHARTS,
     COMPUTEDOMAIN,
+    GANG,
     INJECTOR,
     PARTS,
     REQUIRED,
@@ -25,7 +28,6 @@ from preflight_testing.helm import (
 )
 
 LIBRARY = CHARTS / "preflight-common"
-PARTS_OF_ALL = sorted(PARTS.iterdir())
 MORE: dict[str, Values] = {"preflight-appwrapper": {"labeler": {"enabled": True}}}
 CERTIFIED = [
     "preflight-appwrapper",
@@ -43,7 +45,7 @@ WITHOUT_COMPONENT = {  # of the whole chart, or of both of its programs
     ("ValidatingAdmissionPolicy", "preflight-computedomain-allocation-mode"),
     ("ValidatingAdmissionPolicyBinding", "preflight-computedomain-allocation-mode"),
 }
-CHART = pytest.mark.parametrize("chart", PARTS_OF_ALL, ids=lambda chart: chart.name)
+CHART = pytest.mark.parametrize("chart", ALL, ids=lambda chart: chart.name)
 
 
 def made(chart: Path, **values: Any) -> list[Object]:
@@ -52,16 +54,7 @@ def made(chart: Path, **values: Any) -> list[Object]:
 
 def pods(objects: list[Object]) -> dict[str, Object]:
     """Specs of pods, by the kind and name of what makes them."""
-    found = {f"{o['kind']}/{o['metadata']['name']}": o["spec"] for o in objects if "spec" in o}
-    return {
-        name: spec.get("jobTemplate", {"spec": spec})["spec"]["template"]["spec"]
-        for name, spec in found.items()
-        if name.partition("/")[0] in {"Deployment", "DaemonSet", "Job", "CronJob"}
-    }
-
-
-def of(kind: str, objects: list[Object]) -> list[Object]:
-    return [o for o in objects if o["kind"] == kind]
+    return {name: template["spec"] for name, template in templates(objects).items()}
 
 
 @CHART
@@ -85,7 +78,51 @@ def test_no_account_has_a_token_but_in_pods_that_ask_for_it(chart: Path) -> None
     assert all("automountServiceAccountToken" in pod for pod in pods(objects).values())
 
 
-@pytest.mark.parametrize("chart", [UMBRELLA, *PARTS_OF_ALL], ids=lambda chart: chart.name)
+@CHART
+def test_no_right_is_given_by_pattern(chart: Path) -> None:
+    objects = made(chart)
+    for role in [*of("ClusterRole", objects), *of("Role", objects)]:
+        for rule in role["rules"]:
+            assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+
+
+@CHART
+def test_every_policy_is_bound_and_denies_fails_closed_and_gives_reasons(chart: Path) -> None:
+    objects = made(chart)
+    policies = {name: o["spec"] for name, o in named("ValidatingAdmissionPolicy", objects).items()}
+    bindings = [o["spec"] for o in of("ValidatingAdmissionPolicyBinding", objects)]
+    assert sorted(binding["policyName"] for binding in bindings) == sorted(policies)
+    warns = "preflight-computedomain-allocation-mode"  # and keeps nobody from anything
+    for binding in bindings:
+        assert ("Deny" in binding["validationActions"]) is (binding["policyName"] != warns)
+    for name, policy in policies.items():
+        assert policy["failurePolicy"] == ("Ignore" if name == warns else "Fail"), name
+        for validation in policy["validations"]:
+            assert validation["message"].endswith("."), name
+            if chart in {GANG, INJECTOR}:  # and say of which object
+                assert re.search(r"request\.\??name", validation["messageExpression"]), name
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [chart for chart in ALL if (chart / "generated").is_dir()],
+    ids=lambda chart: chart.name,
+)
+def test_definitions_are_what_the_program_prints_and_outlive_the_release_unless_told(
+    chart: Path,
+) -> None:
+    [file] = (chart / "generated").glob("*.yaml")
+    printed = {o["metadata"]["name"]: o["spec"] for o in yaml.safe_load_all(file.read_text())}
+    for values, notes in (({}, {"helm.sh/resource-policy": "keep"}), ({"keep": False}, {})):
+        shown = named("CustomResourceDefinition", made(chart, crd=values))
+        assert {name: o["spec"] for name, o in shown.items()} == printed
+        for o in shown.values():
+            assert o["metadata"].get("annotations", {}) == notes
+    switch = "enabled" if chart == COMPUTEDOMAIN else "install"
+    assert not of("CustomResourceDefinition", made(chart, crd={switch: False}))
+
+
+@pytest.mark.parametrize("chart", [UMBRELLA, *ALL], ids=lambda chart: chart.name)
 def test_helm_lint_finds_nothing(chart: Path) -> None:
     assert problems(chart, REQUIRED.get(chart)) == []
 
@@ -107,7 +144,7 @@ def test_every_container_of_ours_is_restricted(chart: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "chart", [one for one in PARTS_OF_ALL if one != COMPUTEDOMAIN], ids=lambda chart: chart.name
+    "chart", [one for one in ALL if one != COMPUTEDOMAIN], ids=lambda chart: chart.name
 )
 def test_another_configuration_rolls_the_pods_and_nothing_else_does(chart: Path) -> None:
     def checksums(**values: Any) -> set[str]:
@@ -394,8 +431,7 @@ def test_a_monitor_can_be_had_without_alerts(chart: Path) -> None:
 def test_who_keeps_certificates_elsewhere_says_so_to_every_webhook(name: str) -> None:
     own = {"certificates": {"selfManaged": False, "secretName": "theirs"}, "webhook": WEBHOOK}
     objects = made(PARTS / name, **own)
-    assert not of("CronJob", objects)
-    assert not of("Job", objects)
+    assert not [o["metadata"]["name"] for o in objects if "-certs" in o["metadata"]["name"]]
     for one in webhooks(objects):
         assert one["metadata"]["annotations"] == WEBHOOK["annotations"]
         for webhook in one["webhooks"]:

@@ -6,39 +6,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import jsonschema
 import pytest
-import yaml
-from preflight_e2e.chart_schema import ALIKE
-from preflight_testing.helm import (
-    COMPUTEDOMAIN,
-    UMBRELLA,
-    ChartError,
-    Object,
-    only,
-    render,
-)
+from preflight_e2e import umbrella
+from preflight_e2e.umbrella import channels, configs, injector, named, specs
+from preflight_testing.helm import COMPUTEDOMAIN, ChartError, Object, only, render
 
 ON = {"HostManagedIMEX": True}
 CHANNEL = "compute-domain-default-channel.nvidia.com"
 POLICIES = {
-    f"preflight-computedomain-{one}"
-    for one in (
-        *("slices", "templates", "finalizers", "allocation-mode"),
-        *("controller-events", "controller-leases"),
-    )
+    *("slices", "templates", "finalizers", "allocation-mode"),
+    *("controller-events", "controller-leases"),
 }
 
 
 def made(gates: dict[str, Any] | None = None, **values: Any) -> list[Object]:
-    chosen = ON if gates is None else gates
-    return render(
-        UMBRELLA, {"preflight-computedomain": {"enabled": True, "featureGates": chosen, **values}}
-    )
+    return umbrella.rendered(COMPUTEDOMAIN, featureGates=ON if gates is None else gates, **values)
 
 
 def names(objects: list[Object], kind: str) -> set[str]:
-    return {one["metadata"]["name"] for one in objects if one["kind"] == kind}
+    return {*named(kind, objects)}
 
 
 def env(objects: list[Object], kind: str) -> dict[str, str]:
@@ -70,10 +56,6 @@ def test_values_by_the_names_of_nvidias_chart_mean_what_ours_do() -> None:
     assert made(logVerbosity=4) == made()
 
 
-def test_it_is_off_until_it_is_switched_on() -> None:
-    assert render(UMBRELLA, {}) == []
-
-
 @pytest.mark.parametrize("gate", [True, "true"])  # --set-string
 def test_nothing_of_driver_managed_mode_is_made(gate: bool | str) -> None:
     objects = made({"HostManagedIMEX": gate})
@@ -85,7 +67,7 @@ def test_nothing_of_driver_managed_mode_is_made(gate: bool | str) -> None:
         assert programs == names(objects, kind)
     people = {f"preflight-computedomain-{role}" for role in ("view", "edit", "admin")}
     assert programs | people == names(objects, "ClusterRole")
-    assert names(objects, "ValidatingAdmissionPolicy") == POLICIES
+    assert {*specs("ValidatingAdmissionPolicy", objects)} == POLICIES
 
 
 @pytest.mark.parametrize(
@@ -125,27 +107,9 @@ def test_both_programs_get_the_gates_as_they_stand_in_the_values(kind: str) -> N
     assert env(objects, kind)["FEATURE_GATES"] == "DynamicMIG=false,HostManagedIMEX=true"
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"featureGates": {"HostManagedIMX": True}},
-        {"featureGates": {"HostManagedIMEX": "yes"}},
-        {"resources": {"computeDomains": {"imex": {"mode": "other"}}}},
-        {"resources": {"computeDomains": {"imex": {"isolation": "channel"}}}},
-        {"admission": {"allocationMode": "Perhaps"}},
-        {"colour": "red"},
-        {"cdiRoot": "relative"},
-    ],
-)
-def test_a_wrong_value_stops_the_install(values: dict[str, Any]) -> None:
-    with pytest.raises(ChartError, match="- at '"):
-        render(UMBRELLA, {"preflight-computedomain": {"enabled": True, **values}})
-
-
-def test_no_right_is_given_by_pattern_and_none_on_pods_daemonsets_or_cliques() -> None:
+def test_no_right_is_given_on_pods_daemonsets_or_cliques() -> None:
     for one in made():
         for rule in one.get("rules", []) if one["kind"] in {"ClusterRole", "Role"} else []:
-            assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
             assert not {"pods", "daemonsets", "computedomaincliques", "secrets"} & {
                 *rule["resources"]
             }
@@ -187,32 +151,14 @@ def test_without_privilege_the_plugin_has_no_capability() -> None:
     ("mode", "actions"), [("Warn", ["Warn", "Audit"]), ("Deny", ["Deny", "Audit"]), ("Off", None)]
 )
 def test_what_is_said_to_mode_all_is_a_value(mode: str, actions: list[str] | None) -> None:
-    bindings = {
-        one["metadata"]["name"]: one["spec"]["validationActions"]
-        for one in made(admission={"allocationMode": mode})
-        if one["kind"] == "ValidatingAdmissionPolicyBinding"
-    }
-    assert bindings.get("preflight-computedomain-allocation-mode") == actions
+    bindings = specs("ValidatingAdmissionPolicyBinding", made(admission={"allocationMode": mode}))
+    assert bindings.get("allocation-mode", {}).get("validationActions") == actions
 
 
-def test_all_values_stand_in_the_values_file_and_are_taken_by_the_schema() -> None:
-    values = yaml.safe_load((COMPUTEDOMAIN / "values.yaml").read_text())
-    schema = yaml.safe_load((COMPUTEDOMAIN / "values.schema.json").read_text())
-    jsonschema.Draft202012Validator(schema).validate(values)
-    assert {*schema["properties"]} - {*values} - ALIKE == {"enabled", "global", "logVerbosity"}
-
-
-def detection(**values: Any) -> dict[str, Any]:
-    """What the injector is told of networks, beside a chart of ComputeDomains with ``values``."""
-    own = {"featureGates": ON, **values}
-    objects = render(
-        UMBRELLA, {"preflight-injector": {"enabled": True}, "preflight-computedomain": own}
-    )
-    (text,) = only([one for one in objects if "config.yaml" in one.get("data", {})], "ConfigMap")[
-        "data"
-    ].values()
-    found: dict[str, Any] = yaml.safe_load(text)["networkDetection"]
-    return found
+def detection(enabled: bool, **values: Any) -> dict[str, Any]:
+    """What the injector, with ``values``, is told of networks beside this chart."""
+    made = configs({**injector(**values), **channels(enabled=enabled)})
+    return dict(made["preflight-injector"]["networkDetection"])
 
 
 def test_while_it_is_on_the_injector_takes_its_channel_for_a_network_device() -> None:
@@ -224,21 +170,5 @@ def test_while_it_is_on_the_injector_takes_its_channel_for_a_network_device() ->
 
 
 def test_classes_that_the_injector_has_been_told_of_stay() -> None:
-    injector = {
-        "enabled": True,
-        "networkDetection": {"deviceClasses": ["rdma.example.com", CHANNEL]},
-    }
-    objects = render(
-        UMBRELLA,
-        {
-            "preflight-injector": injector,
-            "preflight-computedomain": {"enabled": True, "featureGates": ON},
-        },
-    )
-    (text,) = only([one for one in objects if "config.yaml" in one.get("data", {})], "ConfigMap")[
-        "data"
-    ].values()
-    assert yaml.safe_load(text)["networkDetection"]["deviceClasses"] == [
-        "rdma.example.com",
-        CHANNEL,
-    ]
+    own = {"deviceClasses": ["rdma.example.com", CHANNEL]}
+    assert detection(enabled=True, networkDetection=own)["deviceClasses"] == own["deviceClasses"]

@@ -4,14 +4,17 @@ tests/cluster.
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
+from functools import partial
 from typing import Any
 
 import pytest
 import yaml
-from preflight_testing.helm import CHARTS, GANG, UMBRELLA, Object, Values, only, render
+from preflight_e2e import umbrella
+from preflight_e2e.umbrella import SOURCE, specs, verbs
+from preflight_testing.helm import CHARTS, GANG, Object, Values, only
+
+made = partial(umbrella.rendered, GANG)
 
 MIRROR = {"list", "watch"}
 
@@ -22,40 +25,16 @@ def account(objects: list[Object]) -> Object:
     return next(one for one in roles if "aggregate" not in str(one["metadata"]["labels"]))
 
 
-def made(namespace: str = "preflight", **values: Any) -> list[Object]:
-    return render(UMBRELLA, {"preflight-gang": {"enabled": True, **values}}, namespace=namespace)
-
-
 def pod(**values: Any) -> Object:
     spec: Object = only(made(**values), "Deployment")["spec"]["template"]["spec"]
     return spec
 
 
 def policies(namespace: str = "preflight", **values: Any) -> dict[str, Object]:
-    """Policies by the last part of their names."""
-    return {
-        o["metadata"]["name"].removeprefix("preflight-gang-"): o["spec"]
-        for o in made(namespace, **values)
-        if o["kind"] == "ValidatingAdmissionPolicy"
-    }
-
-
-def verbs(role: Object) -> dict[tuple[str, str], set[str]]:
-    """Verbs by API group and resource."""
-    found: dict[tuple[str, str], set[str]] = {}
-    for rule in role["rules"]:
-        for each in itertools.product(rule["apiGroups"], rule["resources"]):
-            found.setdefault(each, set()).update(rule["verbs"])
-    return found
+    return specs("ValidatingAdmissionPolicy", made(namespace, **values))
 
 
 # --- rights
-
-
-def test_no_right_is_given_by_pattern() -> None:
-    for role in (one for one in made() if one["kind"] in {"ClusterRole", "Role"}):
-        for rule in role["rules"]:
-            assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
 
 
 def test_the_controller_reads_no_secrets_and_reaches_no_subresource_but_its_own_kinds_status() -> (
@@ -70,14 +49,7 @@ def test_the_controller_reads_no_secrets_and_reaches_no_subresource_but_its_own_
 
 
 def test_objects_of_a_configured_source_may_be_read_and_no_more() -> None:
-    ours = {
-        "name": "ours",
-        "group": "example.com",
-        "resource": "teams",
-        "kind": "Team",
-        "size": "spec.size",
-    }
-    assert verbs(account(made(sources=[ours])))["example.com", "teams"] == MIRROR
+    assert verbs(account(made(sources=[SOURCE])))[SOURCE["group"], "podgroups"] == MIRROR
 
 
 def test_the_one_lease_that_may_be_written_is_there_under_any_name_of_the_release() -> None:
@@ -86,29 +58,6 @@ def test_the_one_lease_that_may_be_written_is_there_under_any_name_of_the_releas
     assert [name for rule in rules for name in rule.get("resourceNames", [])] == ["preflight-gang"]
     assert only(objects, "Lease")["metadata"]["name"] == "preflight-gang"
     assert [rule["verbs"] for rule in rules if "resourceNames" not in rule] == [["create"]]
-
-
-# --- PreflightConfig
-
-
-def definitions(**values: Any) -> list[Object]:
-    return [one for one in made(**values) if one["kind"] == "CustomResourceDefinition"]
-
-
-def test_the_definitions_are_what_the_controller_says_and_outlive_the_release() -> None:
-    printed = yaml.safe_load_all((GANG / "generated" / "definitions.yaml").read_text())
-    for crd, said in zip(definitions(), printed, strict=True):
-        assert (crd["metadata"]["name"], crd["spec"]) == (said["metadata"]["name"], said["spec"])
-        assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-
-
-def test_the_definitions_go_with_the_release_where_that_is_wanted() -> None:
-    for one in definitions(crd={"keep": False}):
-        assert "annotations" not in one["metadata"]
-
-
-def test_the_definition_can_be_brought_by_somebody_else() -> None:
-    assert "CustomResourceDefinition" not in {o["kind"] for o in made(crd={"install": False})}
 
 
 # --- pods
@@ -178,22 +127,6 @@ def test_the_controller_is_told_its_pods_name_and_namespace() -> None:
 WRITTEN = ("configmaps", "events", "leases", "nodehealths", "pods", "preflightconfigs")
 
 
-def test_every_policy_is_bound_and_denies() -> None:
-    bindings = [o["spec"] for o in made() if o["kind"] == "ValidatingAdmissionPolicyBinding"]
-    assert sorted(b["policyName"] for b in bindings) == sorted(
-        f"preflight-gang-{name}" for name in policies()
-    )
-    assert all("Deny" in b["validationActions"] for b in bindings)
-
-
-def test_every_policy_fails_closed_and_gives_reasons() -> None:
-    for policy in policies().values():
-        assert policy["failurePolicy"] == "Fail"
-        for validation in policy["validations"]:
-            assert validation["message"].endswith(".")
-            assert re.search(r"request\.\??namespace", validation["messageExpression"])
-
-
 def test_the_confined_account_is_the_controllers() -> None:
     user = "'system:serviceaccount:elsewhere:preflight-gang'"
     confined = [p for name, p in policies("elsewhere").items() if name.startswith("controller-")]
@@ -241,8 +174,8 @@ CHOSEN: Object = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
 def test_the_controller_is_confined_everywhere_and_records_are_kept_where_the_selector_says(
     values: Values, selected: Object | None
 ) -> None:
-    bindings = [o for o in made(**values) if o["kind"] == "ValidatingAdmissionPolicyBinding"]
-    assert {o["metadata"]["name"]: o["spec"].get("matchResources") for o in bindings} == {
-        **{f"preflight-gang-controller-{kind}": None for kind in WRITTEN},
-        "preflight-gang-records": selected,
+    bindings = specs("ValidatingAdmissionPolicyBinding", made(**values))
+    assert {name: spec.get("matchResources") for name, spec in bindings.items()} == {
+        **{f"controller-{kind}": None for kind in WRITTEN},
+        "records": selected,
     }

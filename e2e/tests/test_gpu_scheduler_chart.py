@@ -4,7 +4,6 @@ and policies.
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import ssl
@@ -12,42 +11,28 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from preflight_e2e import umbrella
+from preflight_e2e.umbrella import configs, named, of, scheduler, specs
 from preflight_testing.apiserver import ApiServer
-from preflight_testing.helm import PARTS, UMBRELLA, ChartError, Object, Values, render
+from preflight_testing.helm import GPU_SCHEDULER, Object, Release, only
 from preflight_testing.plugin import real_api_server
 
 __all__ = ["real_api_server"]
 
-NAME = "preflight-gpu-scheduler"
-ON: Values = {
-    NAME: {"enabled": True, "kubeScheduler": {"image": "registry.example/kube-scheduler:v1.36.3"}}
-}
+NAME = GPU_SCHEDULER.name
 ACCOUNTS = ["agent", "certs", "controller", "scheduler", "webhook"]
 
 
-def made(**values: Any) -> list[Object]:
-    whole = copy.deepcopy(ON)
-    whole[NAME] |= values
-    return render(UMBRELLA, whole)
+made = partial(umbrella.rendered, GPU_SCHEDULER)
 
 
 def kinds(objects: list[Object], kind: str) -> list[str]:
-    return sorted(
-        o["metadata"]["name"].removeprefix(f"{NAME}-") for o in objects if o["kind"] == kind
-    )
-
-
-def test_nothing_of_it_is_installed_unless_it_is_switched_on() -> None:
-    assert not [o for o in render(UMBRELLA, {}) if NAME in o["metadata"]["name"]]
-
-
-def test_the_image_of_kube_scheduler_is_asked_for_in_one_sentence() -> None:
-    with pytest.raises(ChartError, match=r"kubeScheduler\.image is empty; name the kube-scheduler"):
-        render(UMBRELLA, {NAME: {"enabled": True}})
+    return sorted(name.removeprefix(f"{NAME}-") for name in named(kind, objects))
 
 
 def test_each_part_has_an_account_of_its_own() -> None:
@@ -63,58 +48,35 @@ def test_each_part_has_an_account_of_its_own() -> None:
 
 def test_under_another_name_the_certificate_is_kept_where_the_webhook_reads_it() -> None:
     objects = made(fullnameOverride="other")
-    [job] = [o for o in objects if o["kind"] == "Job"]
-    [container] = job["spec"]["template"]["spec"]["containers"]
+    [container] = only(objects, "Job")["spec"]["template"]["spec"]["containers"]
     said = dict(word.removeprefix("--").split("=") for word in container["args"][1:])
     assert (said["secret"], said["service"], said["mutating"]) == ("other-tls", "other", "other")
-    webhook = next(o for o in objects if o["metadata"]["name"] == "other-webhook")
-    mounted = [
-        one["secret"] for one in webhook["spec"]["template"]["spec"]["volumes"] if "secret" in one
-    ]
+    pod = named("Deployment", objects)["other-webhook"]["spec"]["template"]["spec"]
+    mounted = [one["secret"] for one in pod["volumes"] if "secret" in one]
     assert [one["secretName"] for one in mounted] == ["other-tls"]
     assert [item["key"] for one in mounted for item in one["items"]] == ["tls.crt", "tls.key"]
     readable = {
         name
-        for o in objects
-        if o["kind"] == "Role"
-        for rule in o["rules"]
+        for role in of("Role", objects)
+        for rule in role["rules"]
         for name in rule.get("resourceNames", [])
         if "secrets" in rule["resources"]
     }
     assert readable == {"other-tls"}
 
 
-def test_the_definitions_are_those_that_the_program_prints() -> None:
-    text = (PARTS / NAME / "generated" / "definitions.yaml").read_text()
-    printed = {one["metadata"]["name"]: one["spec"] for one in yaml.safe_load_all(text)}
-    shown = {
-        o["metadata"]["name"]: o["spec"] for o in made() if o["kind"] == "CustomResourceDefinition"
-    }
-    assert shown == printed
-
-
 def test_the_extender_is_not_reachable_from_outside_its_pod() -> None:
-    [scheduler] = [
-        o
-        for o in made()
-        if o["kind"] == "Deployment" and o["metadata"]["name"].endswith("-scheduler")
-    ]
-    for container in scheduler["spec"]["template"]["spec"]["containers"]:
+    deployed = specs("Deployment", made())["scheduler"]
+    for container in deployed["template"]["spec"]["containers"]:
         assert not [port for port in container.get("ports", ()) if port["containerPort"] == 9443]
         assert not [one for one in container.get("args", ()) if "--listen" in one]
 
 
-def policies(**values: Any) -> dict[str, Any]:
-    found = [o for o in made(**values) if o["kind"] == "NetworkPolicy"]
-    return {o["metadata"]["name"].removeprefix(f"{NAME}-"): o["spec"] for o in found}
-
-
-def test_who_may_connect_is_said_of_every_pod_and_admission_alone_is_open_to_all() -> None:
+def test_admission_alone_is_open_to_all() -> None:
     monitoring = [
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     ]
-    found = policies(networkPolicy={"metricsFrom": monitoring})
-    assert sorted(found) == ACCOUNTS
+    found = specs("NetworkPolicy", made(networkPolicy={"metricsFrom": monitoring}))
     metrics = {"from": monitoring, "ports": [{"port": "metrics", "protocol": "TCP"}]}
     admission = {"ports": [{"port": "admission", "protocol": "TCP"}]}
     assert {name: spec.get("ingress") for name, spec in found.items()} == {
@@ -124,22 +86,10 @@ def test_who_may_connect_is_said_of_every_pod_and_admission_alone_is_open_to_all
         "scheduler": [metrics],
         "webhook": [admission, metrics],
     }
-    templates = [o["spec"]["template"] for o in made() if o["kind"] in {"Deployment", "DaemonSet"}]
-    for one in templates:
-        labels = one["metadata"]["labels"].items()
-        assert [
-            name
-            for name, spec in found.items()
-            if spec["podSelector"]["matchLabels"].items() <= labels
-        ]
-    assert policies(networkPolicy={"enabled": False}) == {}
 
 
 def test_the_configuration_in_the_cluster_is_what_the_values_say() -> None:
-    [config] = [
-        o for o in made(reservationSeconds=120, countResource="") if o["kind"] == "ConfigMap"
-    ]
-    found = yaml.safe_load(config["data"]["config.yaml"])
+    found = configs(scheduler(reservationSeconds=120, countResource=""))[NAME]
     assert found["reservationSeconds"] == 120
     assert found["countResource"] == ""
     assert found["lockNamespace"] == "gpu-scheduler-leases"
@@ -179,52 +129,34 @@ POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 )
 def test_what_the_controller_counts_is_what_it_may_write(value: str | None, resource: str) -> None:
     objects = made(countResource=value)
-    [config] = [o for o in objects if o["kind"] == "ConfigMap"]
-    counts = yaml.safe_load(config["data"]["config.yaml"]).get("countResource", resource)
-    [policy] = [
-        o
-        for o in objects
-        if o["kind"] == POLICIES[0] and o["metadata"]["name"].endswith("controller-nodes")
-    ]
-    assert counts == resource
-    [compared] = [v for v in policy["spec"]["variables"] if v["name"] == "changed"]
+    config = configs(scheduler(countResource=value))[NAME]
+    assert config.get("countResource", resource) == resource
+    policy = specs(POLICIES[0], objects)["controller-nodes"]
+    [compared] = [v for v in policy["variables"] if v["name"] == "changed"]
     assert f"k in ['{resource}']" in compared["expression"]
 
 
 def test_certificates_of_somebody_else_leave_no_job_and_no_rights() -> None:
-    objects = made(
-        certificates={"selfManaged": False, "secretName": "theirs"},
-        webhook={"annotations": {"cert-manager.io/inject-ca-from": "a/b"}},
-    )
-    assert not [o for o in objects if o["kind"] in {"Job", "CronJob"}]
+    objects = made(certificates={"selfManaged": False, "secretName": "theirs"})
+    assert not {"Job", "CronJob"} & {o["kind"] for o in objects}
     assert kinds(objects, "ServiceAccount") == [one for one in ACCOUNTS if one != "certs"]
     assert not [name for o in objects if (name := o["metadata"]["name"]).endswith("-certs")]
-    [webhook] = [
-        o
-        for o in objects
-        if o["metadata"]["name"] == f"{NAME}-webhook" and o["kind"] == "Deployment"
-    ]
-    volumes = webhook["spec"]["template"]["spec"]["volumes"]
+    volumes = specs("Deployment", objects)["webhook"]["template"]["spec"]["volumes"]
     assert [one["secret"]["secretName"] for one in volumes if "secret" in one] == ["theirs"]
-    [configuration] = [o for o in objects if o["kind"] == "MutatingWebhookConfiguration"]
-    assert configuration["metadata"]["annotations"] == {"cert-manager.io/inject-ca-from": "a/b"}
 
 
 def test_a_certificate_of_ours_is_kept_in_the_secret_that_the_webhook_reads() -> None:
     objects = made(certificates={"secretName": "mine"})
-    [job] = [o for o in objects if o["kind"] == "Job"]
-    assert "--secret=mine" in job["spec"]["template"]["spec"]["containers"][0]["args"]
-    [role] = [
-        o for o in objects if o["kind"] == "Role" and o["metadata"]["name"] == f"{NAME}-certs"
-    ]
+    job = only(objects, "Job")["spec"]["template"]["spec"]
+    assert "--secret=mine" in job["containers"][0]["args"]
+    role = named("Role", objects)[f"{NAME}-certs"]
     assert [rule.get("resourceNames") for rule in role["rules"]] == [["mine"], None]
 
 
 def test_every_namespaced_object_stands_in_the_releases_namespace_or_in_that_of_the_locks() -> None:
-    whole = copy.deepcopy(ON)
     found = {
         (o["kind"], o["metadata"]["namespace"])
-        for o in render(UMBRELLA, whole, namespace="elsewhere")
+        for o in made("elsewhere")
         if "namespace" in o["metadata"] and o["metadata"]["namespace"] != "elsewhere"
     }
     assert found == {
@@ -236,29 +168,19 @@ def test_every_namespaced_object_stands_in_the_releases_namespace_or_in_that_of_
 
 # --- on a real API server
 
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
 
 class Cluster:
-    """The chart's objects in a real API server that knows who asks."""
+    """The chart in a real API server that knows who asks."""
 
-    def __init__(self, server: ApiServer) -> None:
+    def __init__(self, server: ApiServer, home: Path) -> None:
         self.server = server
-        for namespace in ("preflight", "team"):
-            self._there("/api/v1/namespaces", {"metadata": {"name": namespace}})
-        for o in made():
-            if o["kind"] in {"MutatingWebhookConfiguration"}:
-                continue  # nobody answers here
-            if o["kind"] in PATHS:
-                namespace = o["metadata"].get("namespace")
-                group, plural = PATHS[o["kind"]]
-                place = f"/namespaces/{namespace}" if namespace else ""
-                self._there(f"{group}{place}/{plural}", o)
-
-    def _there(self, path: str, body: Object) -> None:
-        try:
-            self.server.call("POST", path, body)
-        except urllib.error.HTTPError as error:
-            said = error.read().decode()
-            assert error.code == 409, f"{body['metadata']['name']}: {said}"
+        Release("preflight", server.kubeconfig(home / "kubeconfig")).install(
+            scheduler(), wait=False
+        )
+        server.call("DELETE", f"{CONFIGURATIONS}/{NAME}")  # nobody answers here
+        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": "team"}})
 
     def ask(
         self, method: str, path: str, body: Any, user: str, *, node: str = "", patch: bool = False
@@ -295,35 +217,11 @@ class Cluster:
             time.sleep(0.2)
 
 
-PATHS = {
-    "Namespace": ("/api/v1", "namespaces"),
-    "ServiceAccount": ("/api/v1", "serviceaccounts"),
-    "ConfigMap": ("/api/v1", "configmaps"),
-    "Service": ("/api/v1", "services"),
-    "Deployment": ("/apis/apps/v1", "deployments"),
-    "DaemonSet": ("/apis/apps/v1", "daemonsets"),
-    "Job": ("/apis/batch/v1", "jobs"),
-    "CronJob": ("/apis/batch/v1", "cronjobs"),
-    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
-    "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles"),
-    "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
-    "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
-    "ValidatingAdmissionPolicy": (
-        "/apis/admissionregistration.k8s.io/v1",
-        "validatingadmissionpolicies",
-    ),
-    "ValidatingAdmissionPolicyBinding": (
-        "/apis/admissionregistration.k8s.io/v1",
-        "validatingadmissionpolicybindings",
-    ),
-}
-
-
 @pytest.fixture(scope="module")
-def cluster(real_api_server: ApiServer) -> Cluster:
-    found = Cluster(real_api_server)
+def cluster(real_api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    installed = Cluster(real_api_server, tmp_path_factory.mktemp("release"))
     real_api_server.served("/apis/gpu.scheduling/v1/gpunodestatuses")
-    return found
+    return installed
 
 
 def account(part: str) -> str:
@@ -335,8 +233,7 @@ def test_the_api_server_takes_every_policy(cluster: Cluster) -> None:
         "GET", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     )["items"]
     ours = {one["metadata"]["name"] for one in listed if one["metadata"]["name"].startswith(NAME)}
-    rendered = (o for o in made() if o["kind"] == "ValidatingAdmissionPolicy")
-    assert ours == {o["metadata"]["name"] for o in rendered}
+    assert ours == {*named("ValidatingAdmissionPolicy", made())}
     assert ours
 
 
@@ -468,18 +365,17 @@ def test_the_controller_writes_nothing_of_a_node_but_the_counted_resource(cluste
     assert written({"gpu.scheduling/gpu": "8"})[0] == 200
 
 
-CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 BUNDLE = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="
 
 
 @pytest.fixture(scope="module")
 def configuration(cluster: Cluster) -> Object:
     """As the chart makes it, but that no pod comes to it, as nobody answers here."""
-    [made_of_it] = [o for o in made() if o["kind"] == "MutatingWebhookConfiguration"]
+    made_of_it = only(made(), "MutatingWebhookConfiguration")
     [webhook] = made_of_it["webhooks"]
     webhook["namespaceSelector"] = {"matchLabels": {"nobody": "has-this"}}
-    found: Object = cluster.server.call("POST", CONFIGURATIONS, made_of_it)
-    return found
+    stored: Object = cluster.server.call("POST", CONFIGURATIONS, made_of_it)
+    return stored
 
 
 def test_the_certs_account_sets_the_ca_bundle_and_changes_nothing_else_of_the_webhook(

@@ -4,48 +4,33 @@ test_policies_*.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
-from preflight_testing.helm import UMBRELLA, ChartError, Object, Values, render
+from preflight_e2e import umbrella
+from preflight_testing.helm import INJECTOR, Object, only
 
-INJECTOR: Values = {"enabled": True}
-GANG: Values = {"preflight-gang": {"enabled": True}}
 CERTS = ["certs-mutatingwebhookconfigurations", "certs-secrets"]
 OF_PODS = ["connector-folder", "exec", "reserved", "sidecars", "stamps"]
 
-
-def made(namespace: str = "preflight", **values: Any) -> list[Object]:
-    return render(UMBRELLA, {"preflight-injector": {**INJECTOR, **values}}, namespace=namespace)
+made = partial(umbrella.rendered, INJECTOR)
 
 
 def specs(kind: str, *args: Any, **values: Any) -> dict[str, Object]:
-    """By the last part of their names."""
-    return {
-        o["metadata"]["name"].removeprefix("preflight-injector-"): o["spec"]
-        for o in made(*args, **values)
-        if o["kind"] == kind
-    }
+    return umbrella.specs(kind, made(*args, **values))
 
 
 def policies(*args: Any, **values: Any) -> dict[str, Object]:
     return specs("ValidatingAdmissionPolicy", *args, **values)
 
 
-def test_every_policy_is_bound_and_denies() -> None:
+def test_what_the_certs_account_is_denied_is_in_the_audit_log_too() -> None:
     bindings = specs("ValidatingAdmissionPolicyBinding")
-    assert sorted(bindings) == sorted(policies()) == sorted([*OF_PODS, *CERTS])
-    for name, binding in bindings.items():
-        assert binding["policyName"] == f"preflight-injector-{name}"
-        assert binding["validationActions"] == ["Deny", *(["Audit"] if name in CERTS else [])]
-
-
-def test_every_policy_fails_closed_and_gives_reasons() -> None:
-    for policy in policies().values():
-        assert policy["failurePolicy"] == "Fail"
-        for validation in policy["validations"]:
-            assert validation["message"].endswith(".")
-            assert "request." in validation["messageExpression"]
+    assert {name: binding["validationActions"] for name, binding in bindings.items()} == {
+        **{name: ["Deny"] for name in OF_PODS},
+        **{name: ["Deny", "Audit"] for name in CERTS},
+    }
 
 
 def test_what_is_matched_of_pods_is_neither_eviction_nor_deletion() -> None:
@@ -96,10 +81,6 @@ def test_the_account_that_keeps_the_certificate_is_confined_everywhere(policy: s
     assert [c["expression"] for c in conditions] == [f"request.userInfo.username == {account}"]
 
 
-def test_certificates_of_somebody_else_need_no_policy() -> None:
-    assert not {*CERTS} & {*policies(certificates={"selfManaged": False, "secretName": "theirs"})}
-
-
 def test_a_folder_of_its_own_is_kept_too() -> None:
     def leading(**values: Any) -> str:
         variables = policies(**values)["connector-folder"]["variables"]
@@ -109,20 +90,9 @@ def test_a_folder_of_its_own_is_kept_too() -> None:
     assert r"our\\+connector" in leading(platformConnector={"socketDir": "/srv/our+connector"})
 
 
-def test_a_controller_under_another_name_is_told_to_the_injector() -> None:
-    gang = {"preflight-gang": {"enabled": True, "fullnameOverride": "gangs"}}
-    account = "system:serviceaccount:preflight:gangs"
-    with pytest.raises(
-        ChartError, match=rf"set preflight-injector\.protection\.controller to {account}"
-    ):
-        render(UMBRELLA, {"preflight-injector": INJECTOR, **gang})
-    told = {**INJECTOR, "protection": {"controller": account}}
-    assert render(UMBRELLA, {"preflight-injector": told, **gang})
-
-
 def test_no_pod_of_a_user_is_kept_from_the_webhook() -> None:
     """Of all pods only the image of a static pod is left out, and only a node can make one."""
-    for entry in next(o for o in made() if o["kind"] == "MutatingWebhookConfiguration")["webhooks"]:
+    for entry in only(made(), "MutatingWebhookConfiguration")["webhooks"]:
         assert entry["matchConditions"] == [
             {
                 "name": "not-a-mirror-pod",

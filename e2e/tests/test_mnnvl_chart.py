@@ -4,47 +4,24 @@ policies: the package's own tests.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
-import yaml
-from preflight_testing.helm import PARTS, UMBRELLA, Object, Values, only, render
+from preflight_e2e import umbrella
+from preflight_e2e.umbrella import MNNVL, configs, mnnvl, named, verbs
+from preflight_testing.helm import Values, only
 
-CHART = PARTS / "preflight-mnnvl"
-
-
-def made(**values: Any) -> list[Object]:
-    return render(UMBRELLA, {"preflight-mnnvl": {"enabled": True, **values}})
-
-
-def verbs(role: Object) -> dict[tuple[str, str], set[str]]:
-    """Verbs by API group and resource."""
-    rules = [
-        (g, r, rule["verbs"])
-        for rule in role["rules"]
-        for g in rule["apiGroups"]
-        for r in rule["resources"]
-    ]
-    return {(group, resource): {*verbs} for group, resource, verbs in rules}
+made = partial(umbrella.rendered, MNNVL)
 
 
 def roles(**values: Any) -> dict[str, dict[tuple[str, str], set[str]]]:
-    return {
-        o["metadata"]["name"].removeprefix("preflight-mnnvl-"): verbs(o)
-        for o in made(**values)
-        if o["kind"] == "ClusterRole"
-    }
+    found = named("ClusterRole", made(**values))
+    return {name.removeprefix(f"{MNNVL.name}-"): verbs(role) for name, role in found.items()}
 
 
 def config(**values: Any) -> Values:
-    (found,) = [o for o in made(**values) if o["kind"] == "ConfigMap"]
-    text: Values = yaml.safe_load(found["data"]["config.yaml"])
-    return text
-
-
-def test_the_umbrella_installs_it_only_where_it_is_switched_on() -> None:
-    named = [o["metadata"]["name"] for o in render(UMBRELLA, {"preflight-gang": {"enabled": True}})]
-    assert not [name for name in named if "mnnvl" in name]
+    return dict(configs(mnnvl(**values))[MNNVL.name])
 
 
 @pytest.mark.parametrize("mode", ["driver", "literal"])

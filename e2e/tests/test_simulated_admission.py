@@ -11,12 +11,13 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
+from preflight_e2e.json_server import JsonHandler
 from preflight_e2e.simcluster.admission import OPT_IN, SimulatedAdmission
 from preflight_testing.apidouble import ApiDouble
 
@@ -39,20 +40,11 @@ class Webhook:
         authority.cert_pem.write_to_path(self.ca)
         webhook = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(JsonHandler):
             def do_POST(self) -> None:
                 review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 webhook.asked.append(review["request"])
-                body = json.dumps(
-                    {"response": {"uid": review["request"]["uid"], **webhook.answer}}
-                ).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
+                self.answer({"response": {"uid": review["request"]["uid"], **webhook.answer}})
 
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.server.socket = context.wrap_socket(self.server.socket, server_side=True)

@@ -11,9 +11,9 @@ class JsonHandler(BaseHTTPRequestHandler):
 
     wbufsize = -1  # head and body in one piece
 
-    def answer(self, what: object) -> None:
+    def answer(self, what: object, status: int = 200) -> None:
         body = json.dumps(what).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
