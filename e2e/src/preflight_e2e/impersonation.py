@@ -59,13 +59,6 @@ class Actor:
             )
         )
 
-    def debug(self, pod: Any, container: dict[str, Any]) -> str:
-        body = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "x", **container}]}}
-        name, namespace = pod.metadata.name, pod.metadata.namespace
-        return error_of(
-            lambda: self.api.patch_namespaced_pod_ephemeralcontainers(name, namespace, body)
-        )
-
 
 def error_of(write: Callable[[], Any]) -> str:
     """What the API server had against a write; empty when nothing."""
@@ -135,19 +128,10 @@ def prepared(installed: Installed) -> TenantNamespace:
         "default account",
     )
     installed.api.create_namespaced_service_account(namespace, {"metadata": {"name": "tenant"}})
-    debugger = {"apiGroups": [""], "resources": ["pods/ephemeralcontainers"], "verbs": ["patch"]}
-    installed.rbac.create_namespaced_role(
-        namespace, {"metadata": {"name": "debugger"}, "rules": [debugger]}
-    )
-    for kind, role in (("ClusterRole", "admin"), ("Role", "debugger")):
-        installed.rbac.create_namespaced_role_binding(
-            namespace,
-            {
-                "metadata": {"name": f"tenant-{role}"},
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
-                "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": namespace}],
-            },
-        )
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"}
+    subject = {"kind": "ServiceAccount", "name": "tenant", "namespace": namespace}
+    binding = {"metadata": {"name": "tenant"}, "roleRef": role, "subjects": [subject]}
+    installed.rbac.create_namespaced_role_binding(namespace, binding)
     place = TenantNamespace(
         installed,
         namespace,
@@ -158,8 +142,8 @@ def prepared(installed: Installed) -> TenantNamespace:
     return place
 
 
-def account(installed: Installed, namespace: str, name: str) -> Any:
-    """A client of a ServiceAccount, with a token of its own and nothing of the administrator's."""
+def _actor(installed: Installed, namespace: str, name: str) -> Actor:
+    """Whoever has a token of a ServiceAccount and nothing of the administrator's."""
     spec = {"spec": {"expirationSeconds": 3600}}
     token = installed.api.create_namespaced_service_account_token(
         name, namespace, spec
@@ -173,11 +157,6 @@ def account(installed: Installed, namespace: str, name: str) -> Any:
     assert user == f"system:serviceaccount:{namespace}:{name}", (
         "the admin's own credentials prove nothing"
     )
-    return api_client
-
-
-def _actor(installed: Installed, namespace: str, name: str) -> Actor:
-    api_client = account(installed, namespace, name)
     return Actor(client.CoreV1Api(api_client), client.CoordinationV1Api(api_client))
 
 

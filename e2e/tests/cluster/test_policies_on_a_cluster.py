@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 from kubernetes import client, stream
-from preflight_e2e.impersonation import account, error_of
+from preflight_e2e.impersonation import error_of
 from preflight_e2e.installed_release import Installed, until
-from preflight_testing.helm import ChartError, Release
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -208,43 +207,3 @@ def test_the_policies_pass_the_api_servers_type_check(fresh: Installed) -> None:
 
         until(lambda checked=checked: checked() is not None, "type check")  # type: ignore[misc]
         assert checked().expression_warnings is None, checked()
-
-
-def test_the_certs_account_is_confined_to_the_ca_bundle(installed: Installed) -> None:
-    certs = account(installed, installed.name, f"{installed.name}-certs")
-    admission: Any = client.AdmissionregistrationV1Api(certs)
-    api: Any = client.CoreV1Api(certs)
-    everything = [
-        {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"]}
-    ]
-    patch = admission.patch_mutating_webhook_configuration
-    entry = "preflight.nvsentinel.nvidia.com"
-    for change, named in (
-        ({"rules": everything}, "rules"),
-        (
-            {"clientConfig": {"url": "https://evil.example.com/x", "service": None}},
-            "clientConfig.url",
-        ),
-    ):
-        body = {"webhooks": [{"name": entry, **change}]}
-        answer = error_of(lambda body=body: patch(installed.name, body))  # type: ignore[misc]
-        assert named in answer.partition("but this request changes ")[2], answer
-    token = {
-        "metadata": {
-            "name": "stolen",
-            "annotations": {"kubernetes.io/service-account.name": "default"},
-        },
-        "type": "kubernetes.io/service-account-token",
-    }
-    answer = error_of(lambda: api.create_namespaced_secret(installed.name, token))
-    assert f"secrets {installed.name}/stolen: system:serviceaccount:" in answer
-    assert "writes data, type, metadata.labels, metadata.ownerReferences of secrets" in answer
-
-
-def test_a_second_injector_is_refused_where_nobody_has_asked_for_it(installed: Installed) -> None:
-    second = Release(installed.namespace(), installed.release.kubeconfig, "second")
-    values = installed.with_values(allowSecondRelease=False, fullnameOverride="second")
-    with pytest.raises(
-        ChartError, match="has installed preflight-injector in this cluster already"
-    ):
-        second.install(values, wait=False)
