@@ -20,12 +20,18 @@ def pod(name: str, version: str) -> dict[str, Any]:
 class Api(BaseHTTPRequestHandler):
     """Three watches: one ends, one is told that its version is too old, one goes on."""
 
+    protocol_version = "HTTP/1.1"  # a client closes the connection of a watch itself
     asked: ClassVar[list[str]] = []
     over = threading.Event()
 
     def do_GET(self) -> None:
         self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        self._answer()
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _answer(self) -> None:
         if "watch" not in self.path:
             found = {"metadata": {"resourceVersion": "9"}, "items": [pod("a", "7"), pod("b", "8")]}
             first = {"metadata": {"resourceVersion": "1"}, "items": []}
@@ -41,8 +47,8 @@ class Api(BaseHTTPRequestHandler):
             self.over.wait(30)
 
     def _say(self, what: Any) -> None:
-        self.wfile.write(json.dumps(what).encode() + b"\n")
-        self.wfile.flush()
+        line = json.dumps(what).encode() + b"\n"
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
 
     def log_message(self, *_: object) -> None:
         pass

@@ -5,7 +5,6 @@ the same.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Self
@@ -22,7 +21,7 @@ from preflight_e2e.fuzz.watch import WatchedProperty
 @pytest.mark.component  # computes for a second
 @pytest.mark.parametrize("name", VECTORS)
 def test_every_known_attack_makes_requests_that_can_be_sent_and_saved(name: str) -> None:
-    shots = [shot for shot, _ in zip(VECTORS[name](0.01), range(30), strict=False)]
+    shots = [shot for shot, _ in zip(VECTORS[name](0.01), range(3), strict=False)]
     assert shots
     for shot in shots:
         assert shot.path.startswith(("/api/", "/apis/"))
@@ -59,17 +58,15 @@ def test_the_same_seed_tells_the_same_stories_and_another_tells_others(
 
 def test_stories_are_about_every_kind_of_object() -> None:
     maker = Maker(1)
-    kinds = Counter(shot.what for _ in range(300) for shot in maker.story())
     wanted = {
-        "pod",
-        "status",
-        "ConfigMap",
-        "PodGroup",
-        "JobSet",
-        "PreflightConfig",
-        "ResourceClaim",
+        *("pod", "status", "ConfigMap", "PodGroup", "JobSet", "PreflightConfig"),
+        *("ResourceClaim", "ResourceClaimTemplate", "Namespace"),
     }
-    assert wanted | {"ResourceClaimTemplate", "Namespace"} <= set(kinds)
+    for _ in range(300):
+        wanted -= {shot.what for shot in maker.story()}
+        if not wanted:
+            break
+    assert not wanted
 
 
 def test_a_property_holds_up_to_its_limit_and_not_beyond() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 import pytest
 from preflight_e2e import observe_rows
@@ -29,13 +30,32 @@ PROOFS = load_proofs()
 ROOT = MATRIX.parents[1]
 
 
-def test_there_are_at_least_forty_rows_of_dcgm() -> None:
+def rings(rows: Sequence[Proof | Fault], prefix: str = "") -> list[str]:
+    """Where each of the rows runs whose id begins so."""
+    return [row.ring for row in rows if row.id.startswith(prefix)]
+
+
+@pytest.mark.parametrize(
+    ("rows_on", "least", "ring", "there"),
+    [
+        pytest.param(rings(FAULTS), 40, "real", 20, id="faults of a gang's fabric"),
+        pytest.param(rings(PROOFS, "cd-"), 35, "cluster", 20, id="ComputeDomains"),
+        pytest.param(rings(PROOFS, "mnnvl-"), 25, "cluster", 5, id="multi-node NVLink"),
+        pytest.param(rings(PROOFS, "appwrapper-"), 60, "cluster", 0, id="AppWrappers"),
+        pytest.param(rings(PROOFS, "gpu-"), 60, "cluster", 0, id="the GPU scheduler"),
+        pytest.param(rings(PROOFS, "together-"), 25, "cluster", 9, id="the circle"),
+    ],
+)
+def test_there_are_so_many_rows_and_so_many_of_them_run_on_what_is_real(
+    rows_on: list[str], least: int, ring: str, there: int
+) -> None:
+    assert len(rows_on) >= least
+    assert rows_on.count(ring) >= there
+
+
+def test_there_are_at_least_forty_rows_of_dcgm_and_fifteen_mistakes_of_a_rollout() -> None:
     assert len([row for row in ROWS if row.id.startswith("dcgm")]) >= 40
-
-
-def test_of_a_gangs_fabric_there_are_at_least_forty_faults_of_which_twenty_are_real() -> None:
-    assert len(FAULTS) >= 40
-    assert len([row for row in FAULTS if row.ring == "real"]) >= 20
+    assert len(MISTAKES) >= 15
 
 
 @pytest.mark.parametrize("row", FAULTS, ids=lambda row: row.id)
@@ -73,10 +93,6 @@ def test_every_row_s_facts_can_be_made(row: Scenario) -> None:
         for letter in row.letters:
             facts = node_json(f"node-{letter}", step.nodes.get(letter, {}))
             assert [gpu["uuid"] for gpu in facts["gpus"]] == uuids(f"node-{letter}")
-
-
-def test_there_are_at_least_fifteen_mistakes_of_a_rollout_that_only_observes() -> None:
-    assert len(MISTAKES) >= 15
 
 
 @pytest.mark.parametrize("row", MISTAKES, ids=lambda row: row.id)
@@ -119,35 +135,3 @@ def test_the_test_that_proves_a_row_exists_and_runs_on_the_ring_that_the_row_say
 def test_no_two_rows_say_the_same_of_the_same_test() -> None:
     told = [(row.test, row.fault) for row in PROOFS]
     assert len(told) == len(set(told))
-
-
-def test_there_are_at_least_thirty_five_rows_of_compute_domains_of_which_twenty_run_on_real_kubelets() -> (
-    None
-):
-    rows = [row for row in PROOFS if row.id.startswith("cd-")]
-    assert len(rows) >= 35
-    assert len([row for row in rows if row.ring == "cluster"]) >= 20
-
-
-def test_of_multi_node_nvlink_there_are_at_least_twenty_five_rows_of_which_five_are_on_a_cluster() -> (
-    None
-):
-    rows = [row for row in PROOFS if row.id.startswith("mnnvl-")]
-    assert len(rows) >= 25
-    assert len([row for row in rows if row.ring == "cluster"]) >= 5
-
-
-def test_there_are_at_least_sixty_rows_of_appwrappers() -> None:
-    assert len([row for row in PROOFS if row.id.startswith("appwrapper-")]) >= 60
-
-
-def test_of_the_gpu_scheduler_there_are_at_least_sixty_rows() -> None:
-    assert len([row for row in PROOFS if row.id.startswith("gpu-")]) >= 60
-
-
-def test_of_the_circle_there_are_at_least_twenty_five_rows_of_which_nine_are_on_real_kubelets() -> (
-    None
-):
-    rows = [row for row in PROOFS if row.id.startswith("together-")]
-    assert len(rows) >= 25
-    assert len([row for row in rows if row.ring == "cluster"]) >= 9

@@ -38,7 +38,7 @@ def test_a_failed_test_runs_once_more_and_alone(
 ) -> None:
     log = tmp_path / "log"
     (tmp_path / "test_it.py").write_text(FLAKY.format(log=log, times=times))
-    environ = {**os.environ, "RERUN_FAILED": rerun}
+    environ = {**os.environ, "RERUN_FAILED": rerun, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     with tempfile.TemporaryFile() as report, PytestRun([str(tmp_path)], environ, report) as tests:
         assert tests.passed() == passes
         report.seek(0)

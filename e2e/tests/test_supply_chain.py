@@ -7,8 +7,10 @@ import re
 import threading
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from typing import Never
 
 import pytest
 from preflight_e2e import supply_chain
@@ -62,10 +64,15 @@ class _Answers(JsonHandler):
         )
 
 
+BOMS = cache(supply_chain.bom)
+"""An image's document, asked of uv once."""
+
+
 @pytest.fixture
 def advisories(monkeypatch: pytest.MonkeyPatch) -> Iterator[Advisories]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv(supply_chain.REQUIRED, raising=False)
+    monkeypatch.setattr(supply_chain, "bom", BOMS)
     with Advisories() as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
         thread.start()
@@ -91,20 +98,6 @@ def test_every_package_of_every_image_is_asked_about(
     assert "compiled sources, 0 with an advisory" in capsys.readouterr().out
 
 
-def test_a_known_vulnerability_fails_and_names_the_images_that_have_it(
-    advisories: Advisories, capsys: pytest.CaptureFixture[str]
-) -> None:
-    advisories.bad = "uvicorn"
-    assert supply_chain.audit(advisories.url) == 1
-    line = next(
-        line for line in capsys.readouterr().out.splitlines() if line.startswith("uvicorn ")
-    )
-    said, _, images = line.rpartition("; in ")
-    assert said.endswith("PYSEC-0000-1 it is bad; fixed in 999")
-    assert {"preflight-webhook", "preflight-mnnvl"} <= {*images.split(", ")}
-    assert "preflight-dcgm-diag" not in images
-
-
 def test_an_advisory_about_a_compiled_source_fails_and_names_its_image(
     advisories: Advisories, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,13 +108,17 @@ def test_an_advisory_about_a_compiled_source_fails_and_names_its_image(
     assert f"dcgm-4 {source.version}: PYSEC-0000-1; in {image.image}" in capsys.readouterr().out
 
 
-def test_what_is_found_is_told_though_compiled_sources_could_not_be_asked_about(
+def test_a_known_vulnerability_fails_and_names_its_images_though_sources_could_not_be_asked_about(
     advisories: Advisories, capsys: pytest.CaptureFixture[str]
 ) -> None:
     advisories.bad, advisories.deaf = "uvicorn", True
     assert supply_chain.audit(advisories.url) == 1
     told = capsys.readouterr()
-    assert "PYSEC-0000-1 it is bad" in told.out
+    line = next(line for line in told.out.splitlines() if line.startswith("uvicorn "))
+    said, _, images = line.rpartition("; in ")
+    assert said.endswith("PYSEC-0000-1 it is bad; fixed in 999")
+    assert {"preflight-webhook", "preflight-mnnvl"} <= {*images.split(", ")}
+    assert "preflight-dcgm-diag" not in images
     assert "0 compiled sources" in told.out
     assert "could not be asked about compiled sources: HTTP Error 503" in told.err
 
@@ -130,10 +127,15 @@ def test_what_is_found_is_told_though_compiled_sources_could_not_be_asked_about(
 def test_advisories_that_cannot_be_asked_are_said_in_one_sentence_and_fail_only_where_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], required: str, status: int
 ) -> None:
+    def fails(*_: object, **__: object) -> Never:
+        raise supply_chain.SupplyError("uv audit ended with status 2")
+
     monkeypatch.setenv(supply_chain.REQUIRED, required)
     monkeypatch.setenv("CI", "true")  # which alone asks for nothing
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    if not status:
+        monkeypatch.setattr(supply_chain, "_uv", fails)
     assert supply_chain.audit("http://127.0.0.1:9/") == status
     [sentence] = capsys.readouterr().err.splitlines()
     assert sentence.startswith("audit: the advisories could not be asked: ")
@@ -141,7 +143,7 @@ def test_advisories_that_cannot_be_asked_are_said_in_one_sentence_and_fail_only_
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.image)
 def test_an_sbom_has_each_locked_package_with_the_hashes_of_the_lock(component: ImageTable) -> None:
-    document = supply_chain.bom(component)
+    document = BOMS(component)
     assert (document["bomFormat"], document["metadata"]["component"]["name"]) == (
         "CycloneDX",
         component.image,
@@ -170,7 +172,7 @@ def test_an_sbom_has_each_locked_package_with_the_hashes_of_the_lock(component: 
 
 def test_an_sbom_has_the_tool_that_the_image_is_for_with_version_source_and_license() -> None:
     inside = {
-        component.image: {part["name"]: part for part in supply_chain.bom(component)["components"]}
+        component.image: {part["name"]: part for part in BOMS(component)["components"]}
         for component in COMPONENTS
     }
     for component in COMPONENTS:
@@ -195,10 +197,16 @@ def test_an_sbom_has_the_tool_that_the_image_is_for_with_version_source_and_lice
     assert not {"torch", "dcgm-4"} & {*inside["preflight-webhook"]}
 
 
-def test_the_same_lock_gives_the_same_sboms(tmp_path: Path) -> None:
+def test_the_same_lock_gives_the_same_sboms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = [COMPONENTS[0], COMPONENTS[-1]]
+    monkeypatch.setattr(supply_chain, "COMPONENTS", some)
     first = [path.read_bytes() for path in supply_chain.write_boms(tmp_path / "one")]
     assert first == [path.read_bytes() for path in supply_chain.write_boms(tmp_path / "two")]
-    assert len(first) == len(COMPONENTS)
+    assert [path.name for path in sorted((tmp_path / "one").iterdir())] == sorted(
+        f"{component.image}.cdx.json" for component in some
+    )
 
 
 def test_every_image_is_built_by_the_locked_uv_and_by_hash() -> None:
