@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from ..registered_webhook import register, write_certificate
 from . import served
 from .bars import BenchMeasurement, at_most
 from .cluster import BenchServer
-from .load import BenchError, binaries
+from .load import audited, binaries, until
 
 CONFIG = """
 checks:
@@ -111,12 +110,12 @@ class AdmissionCluster:
             template,
         )
         register(self.server, "bench", url, bundle)
-        end = time.monotonic() + 30
         dry = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
-        while "initContainers" not in self.server.call("POST", dry, pod("probe"))["spec"]:
-            if time.monotonic() > end:
-                raise BenchError("the API server does not call the webhook within 30 s.")
-            time.sleep(0.1)
+        until(
+            lambda: "initContainers" in self.server.call("POST", dry, pod("probe"))["spec"],
+            "the API server calls the webhook",
+            30,
+        )
 
     def burst(self, pods: list[dict[str, Any]], writers: int) -> dict[str, Any]:
         """Create ``pods`` by as many ``writers``, who all begin at the same moment."""
@@ -224,14 +223,7 @@ def api_server(home: Path, folder: Path) -> Iterator[ApiServer]:
         {"level": "None", "verbs": ["create"]},
         {"level": "Metadata", "userGroups": ["system:masters"]},
     ]
-    policy = {
-        "apiVersion": "audit.k8s.io/v1",
-        "kind": "Policy",
-        "omitStages": ["RequestReceived"],
-        "rules": rules,
-    }
-    (home / "audit.yaml").write_text(json.dumps(policy))
-    more = [f"--audit-policy-file={home}/audit.yaml", f"--audit-log-path={home}/audit.log"]
+    more, _ = audited(home, rules)
     (home / "apiserver").mkdir()
     with ApiServer(home / "apiserver", folder, more=more) as server:
         yield server

@@ -5,40 +5,32 @@ one node's claims; pods where there is a cluster.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from preflight_testing.apiserver import ApiServer, free_port
+from preflight_testing.apiserver import ApiServer
 
 from .bars import Bar, BenchMeasurement, at_most, below
 from .compute_domain_cluster import overhead
 from .compute_domain_plugin import PLUGIN, plugin, requests_of
 from .compute_domain_plugin import measured as measured_plugin
-from .load import BenchError, binaries, resident_mb, until
+from .load import BenchError, audited, binaries, until
+from .served import ReviewServer, service
 
 PROGRAM, COMMAND = "compute-domain-controller", "preflight-computedomain"
 DOMAINS = "/apis/resource.nvidia.com/v1beta1/namespaces/default/computedomains"
 AT_ONCE = 16
 """Requests of the users that are under way at a time."""
 PATIENCE = 300.0
-AUDIT = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived", "ResponseStarted"],
-    "rules": [{"level": "Metadata"}],
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,9 +74,7 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="cd-") as name:
         home = Path(name)
-        (home / "policy.json").write_text(json.dumps(AUDIT))
-        log = home / "audit.log"
-        more = [f"--audit-policy-file={home}/policy.json", f"--audit-log-path={log}"]
+        more, log = audited(home, [{"level": "Metadata", "omitStages": ["ResponseStarted"]}])
         with ApiServer(home, folder, more=more) as server:
             printed = subprocess.run(
                 [args.programs / COMMAND, "crd"], stdout=subprocess.PIPE, check=True
@@ -133,48 +123,22 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
     ]
 
 
-@dataclass
-class LeadingReplica:
-    """A replica that leads."""
-
-    process: subprocess.Popen[bytes]
-    port: int
-
-    def metrics(self) -> str:
-        try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}/metrics", timeout=10
-            ) as answer:
-                return str(answer.read().decode())
-        except OSError:
-            return ""
-
-
 @contextmanager
-def controller(server: ApiServer, folder: Path, program: str) -> Iterator[LeadingReplica]:
-    port = free_port()
+def controller(server: ApiServer, folder: Path, program: str) -> Iterator[ReviewServer]:
+    """A replica that leads."""
     environ = {
-        **os.environ,
         "FEATURE_GATES": "HostManagedIMEX=true",
         "KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig")),
     }
-    words = [program, "--namespace", "default", "--port", str(port)]
-    with (folder / "controller.log").open("wb") as log:
-        process = subprocess.Popen(words, env=environ, stdout=log, stderr=log)
-    running = LeadingReplica(process, port)
-    try:
+    command = [program, "--namespace", "default"]
+    with service(command, folder / "controller.log", environ) as running:
         until(
-            lambda: "compute_domain_leader 1.0" in running.metrics(),
-            "the controller leads",
-            PATIENCE,
+            lambda: running.metric("compute_domain_leader") == 1, "the controller leads", PATIENCE
         )
         yield running
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
 
 
-def measured(server: ApiServer, running: LeadingReplica, number: int, log: Path) -> dict[str, Any]:
+def measured(server: ApiServer, running: ReviewServer, number: int, log: Path) -> dict[str, Any]:
     names = [f"train-{i:05}" for i in range(number)]
     before = _requests(log)
     began = time.monotonic()
@@ -183,7 +147,7 @@ def measured(server: ApiServer, running: LeadingReplica, number: int, log: Path)
         asked = time.monotonic() - began
         until(lambda: _ready(server) == number, "all are Ready", PATIENCE, 0.2)
         ready, created = time.monotonic() - began, _requests(log) - before
-        rss = resident_mb(running.process.pid)
+        rss = running.resident_mb()
         began = time.monotonic()
         list(users.map(lambda name: server.call("DELETE", f"{DOMAINS}/{name}"), names))
         until(
@@ -200,7 +164,6 @@ def measured(server: ApiServer, running: LeadingReplica, number: int, log: Path)
     )
     return {
         "number": number,
-        "asked_s": round(asked, 2),
         "thousand_ready_s": round(ready, 2),
         "thousand_gone_s": round(gone, 2),
         "requests_per_object": {

@@ -151,7 +151,6 @@ def measured(
         "unprepare_p50_ms": round(statistics.median(undone), 2),
         "slice_back_s": round(statistics.median(back), 3),
         "idle_s": idle,
-        "idle_requests_per_min": round(len(asked) * 60 / idle, 2),
         "idle_requests": dict(Counter(entry["verb"] for entry in asked)),
         "rss_mb": resident_mb(running.process.pid),
     }

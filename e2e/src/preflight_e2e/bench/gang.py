@@ -6,14 +6,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import signal
-import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +19,8 @@ from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 from .bars import BenchMeasurement
 from .cluster import BenchServer, RosterWatch, addressed, member
-from .load import BenchError
+from .load import BenchError, resident_mb, until
+from .served import ReviewServer, service
 
 SIZES = (2, 16, 64, 256, 512, 1000, 2000, 4000)
 WATCHED, HELD = 10_000, 100_000
@@ -64,7 +60,7 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
                 figures["sizes"][str(size)] = measured
                 print(
                     f"{size:5} pods: {measured['seconds']:7.3f} s  {measured['configmap_writes']} ConfigMap write(s)"
-                    f"  {measured['roster_writes']} roster writes  {measured['bytes_sent']:,} bytes sent"
+                    f"  {measured['bytes_sent']:,} bytes sent"
                     f"  {measured['cpu_seconds']:.2f} s of CPU",
                     flush=True,
                 )
@@ -83,11 +79,11 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
     return BenchMeasurement({"gang": figures})
 
 
-def one_gang(server: BenchServer, running: GangProcess, size: int) -> dict[str, Any]:
+def one_gang(server: BenchServer, running: ReviewServer, size: int) -> dict[str, Any]:
     """All members of one gang get their addresses in a burst."""
     namespace = f"bench-{size}"
     pods = created(server, namespace, [(f"gang-{size}", size)])
-    before, cpu = running.metrics(), running.cpu_seconds()
+    before, cpu = readings(running), running.cpu_seconds()
     watch = RosterWatch(server, namespace)
     try:
         last = address(server, namespace, pods)
@@ -99,26 +95,23 @@ def one_gang(server: BenchServer, running: GangProcess, size: int) -> dict[str, 
         raise BenchError(f"{size} pods have {len(ranks)} different ranks; nothing was measured.")
     after = quiet(running)
     removed(server, namespace)
-    written = 'preflight_gang_writes_total{kind="%s",result="written"}'
+    written = 'preflight_gang_writes_total{kind="configmap",result="written"}'
     return {
         "seconds": round(max(watch.at.values()) - last, 3),
-        "configmap_writes": int(
-            after.get(written % "configmap", 0) - before.get(written % "configmap", 0)
-        ),
-        "roster_writes": int(after.get(written % "roster", 0) - before.get(written % "roster", 0)),
+        "configmap_writes": int(after.get(written, 0) - before.get(written, 0)),
         "cpu_seconds": round(running.cpu_seconds() - cpu, 2),
         "bytes_sent": int(sum(_sent(after).values()) - sum(_sent(before).values())),
     }
 
 
-def quiet(running: GangProcess) -> dict[str, float]:
+def quiet(running: ReviewServer) -> dict[str, float]:
     """Its metrics when it has nothing more to write: what is told is seen before its answer is
     counted.
     """
-    before = running.metrics()
+    before = readings(running)
     while True:
         time.sleep(0.5)
-        after = running.metrics()
+        after = readings(running)
         if _sent(after) == _sent(before):
             return after
         before = after
@@ -159,7 +152,8 @@ def memory(folder: Path) -> float:
         with controller(server, folder) as running:
             for number in range(100):  # it is awake and at work
                 server.call("GET", f"/api/v1/namespaces/many/pods/pod-{number}")
-            return running.peak_mb()
+            assert running.pid is not None
+            return resident_mb(running.pid, "VmHWM")
 
 
 def created(server: BenchServer, namespace: str, gangs: list[tuple[str, int]]) -> list[str]:
@@ -220,36 +214,16 @@ def api_server(folder: Path) -> Iterator[BenchServer]:
         yield BenchServer.of(real)
 
 
-class GangProcess:
-    """The process, and what its plain port and the kernel say of it."""
-
-    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
-        self.process, self._port = process, port
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}") as answer:
-            return str(answer.read().decode())
-
-    def metrics(self) -> dict[str, float]:
-        rows = (
-            row.rpartition(" ")
-            for row in self.get("/metrics").splitlines()
-            if not row.startswith("#")
-        )
-        return {name: float(value) for name, _, value in rows}
-
-    def cpu_seconds(self) -> float:
-        """What it has used so far: unlike time, it says the same on a busy machine."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def peak_mb(self) -> float:
-        rows = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return round(int(next(row for row in rows if row.startswith("VmHWM")).split()[1]) / 1024, 1)
+def readings(running: ReviewServer) -> dict[str, float]:
+    """Its metrics by name and labels."""
+    rows = (
+        row.rpartition(" ") for row in running.metrics().splitlines() if not row.startswith("#")
+    )
+    return {name: float(value) for name, _, value in rows}
 
 
 @contextmanager
-def controller(server: BenchServer, folder: Path) -> Iterator[GangProcess]:
+def controller(server: BenchServer, folder: Path) -> Iterator[ReviewServer]:
     """One replica as it runs in a cluster, at its default configuration, leading."""
     program = shutil.which("preflight-gang")
     if program is None:
@@ -258,36 +232,8 @@ def controller(server: BenchServer, folder: Path) -> Iterator[GangProcess]:
     kubeconfig = write_kubeconfig(
         folder / "kubeconfig", server.url, ca=Path(server.ca) if server.ca else None, user=user
     )
-    log = folder / "controller.log"
-    command = [program, "run", "--namespace", "default", "--host", "127.0.0.1", "--port", "0"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=out, env={**os.environ, "KUBECONFIG": str(kubeconfig)}
-        )
-    try:
-        running = GangProcess(process, _port(process, log))
-        end = time.monotonic() + 120
-        while not _ready(running):
-            if process.poll() is not None or time.monotonic() > end:
-                raise BenchError(f"preflight-gang does not lead: {log.read_text()[-300:]}")
-            time.sleep(0.1)
+    command = [program, "run", "--namespace", "default"]
+    environ = {"KUBECONFIG": str(kubeconfig)}
+    with service(command, folder / "controller.log", environ) as running:
+        until(lambda: running.metric("preflight_gang_leader") == 1, "preflight-gang leads", 120)
         yield running
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-
-
-def _port(process: subprocess.Popen[bytes], log: Path) -> int:
-    while not (lines := log.read_text().splitlines()):
-        if process.poll() is not None:
-            raise BenchError(f"preflight-gang ended with status {process.returncode} at its start.")
-        time.sleep(0.05)
-    return int(json.loads(lines[0])["port"])
-
-
-def _ready(running: GangProcess) -> bool:
-    try:
-        running.get("/readyz")
-    except urllib.error.HTTPError:
-        return False
-    return running.metrics().get("preflight_gang_leader") == 1

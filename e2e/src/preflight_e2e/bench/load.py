@@ -32,6 +32,15 @@ def binaries(*more: str) -> Path:
     return folder
 
 
+def audited(home: Path, rules: list[dict[str, Any]]) -> tuple[list[str], Path]:
+    """Arguments by which an API server notes what ``rules`` of an audit policy say, and where."""
+    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
+    text = json.dumps(policy | {"omitStages": ["RequestReceived"]})
+    (home / "policy.json").write_text(text)
+    log = home / "audit.log"
+    return [f"--audit-policy-file={home}/policy.json", f"--audit-log-path={log}"], log
+
+
 def until(true: Callable[[], Any], what: str, seconds: float = 300.0, pause: float = 0.05) -> Any:
     """What ``true`` says once it is something. Raises :class:`BenchError` when
     that takes longer.

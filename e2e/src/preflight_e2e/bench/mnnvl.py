@@ -5,11 +5,9 @@ adoption by PodGangs, and memory.
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,12 +66,13 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
         bundle = write_certificate(Path(name))
         hook = [args.server, "webhook", "--certificate", name, "--admission-port", "0"]
         control = [args.server, "controller", "--namespace", "default"]
-        with _program(hook, Path(name) / "webhook.log", environ, WEBHOOK_CORE) as webhook:
+        log = Path(name) / "webhook.log"
+        with served.service(hook, log, environ, WEBHOOK_CORE, PATH) as webhook:
             place = MnnvlCluster(server, webhook)
             place.prepare(bundle, args.domains)
             with served.paused(server.pids):  # a review of a known set asks for nothing
                 reviews = place.reviews(Path(name) / "review.json", args.seconds)
-            with _program(control, Path(name) / "controller.log", environ, None) as controller:
+            with served.service(control, Path(name) / "controller.log", environ) as controller:
                 place.led(controller)
                 burst = place.burst(args.domains, controller)
                 adoption = place.adopt(args.gangs, controller)
@@ -178,7 +177,7 @@ class MnnvlCluster:
             "request": request,
         }
         body.write_text(json.dumps(review))
-        before = _metrics(self.webhook)
+        before = self.webhook.metrics()
         # As many as it answers, where most of a review's time is that of those before it; then as
         # many as it has to.
         most, steady = (
@@ -187,13 +186,12 @@ class MnnvlCluster:
         with server_of_nothing(WEBHOOK_CORE) as address:
             floor = self._driven(address, body, seconds, STEADY)
         decisions = _between(
-            histogram(before, DECISION), histogram(_metrics(self.webhook), DECISION)
+            histogram(before, DECISION), histogram(self.webhook.metrics(), DECISION)
         )
         return {
             "reviews_per_s": round(most["per_s"]),
             "p99_ms": round(steady["p99_ms"], 2),
             "idle_server_p99_ms": round(floor["p99_ms"], 2),
-            "saturated_p99_ms": round(most["p99_ms"], 2),
             "decision_p99_ms": round(quantile(0.99, decisions) * 1e3, 3),
         }
 
@@ -238,7 +236,7 @@ class MnnvlCluster:
         """PodGangs at once; seconds from when each was seen to when its domain belonged to it, the
         99th of 100.
         """
-        before = histogram(_metrics(controller), ADOPTION)
+        before = histogram(controller.metrics(), ADOPTION)
         kind = {
             "apiVersion": "scheduler.grove.io/v1alpha1",
             "kind": "PodGang",
@@ -246,7 +244,7 @@ class MnnvlCluster:
         }
         self._create("podgangs", [{**kind, "metadata": {"name": f"t-{i}"}} for i in range(gangs)])
         until(lambda: _written(controller, "adopted") >= gangs, "all are adopted")
-        return round(quantile(0.99, _between(before, histogram(_metrics(controller), ADOPTION))), 3)
+        return round(quantile(0.99, _between(before, histogram(controller.metrics(), ADOPTION))), 3)
 
     def fill(self, wanted: int, controller: served.ReviewServer) -> float:
         """The larger memory of both services with so many PodCliques of 20 KB, in MiB."""
@@ -306,51 +304,9 @@ def _server(home: Path, folder: Path) -> Iterator[ApiServer]:
         yield server
 
 
-@contextmanager
-def _program(
-    command: list[str], log: Path, environ: dict[str, str], core: int | None
-) -> Iterator[served.ReviewServer]:
-    """One of the services, once it is ready."""
-    with served.pinned(
-        [*command, "--host", "127.0.0.1", "--port", "0"], core, log, environ
-    ) as process:
-
-        def logged(message: str) -> Json | None:
-            if process.poll() is not None:
-                raise BenchError(f"{' '.join(command[:2])} has ended: {log.read_text()[-300:]}")
-            lines = (
-                json.loads(line)
-                for line in log.read_text().splitlines(keepends=True)
-                if line.endswith("\n")
-            )
-            return next((line for line in lines if line["msg"] == message), None)
-
-        until(lambda: logged("started"), f"the {command[1]} has started")
-        plain = int((logged("started") or {})["port"])
-        if "webhook" in command:
-            until(lambda: logged("serving"), "the webhook serves")
-        until(lambda: _ready(plain), f"the {command[1]} is ready")
-        port = int((logged("serving") or {"port": 0})["port"])
-        yield served.ReviewServer(f"127.0.0.1:{port}", path=PATH, pid=process.pid, plain=plain)
-
-
-def _ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as answer:
-            return bool(answer.status == http.client.OK)
-    except OSError:
-        return False
-
-
-def _metrics(server: served.ReviewServer) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.plain}/metrics") as answer:
-        return str(answer.read().decode())
-
-
 def _written(controller: served.ReviewServer, result: str) -> float:
     wanted = f'mnnvl_writes_total{{kind="ComputeDomain",result="{result}"}}'
-    lines = _metrics(controller).splitlines()
-    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(wanted)), 0.0)
+    return controller.metric(wanted)
 
 
 def _between(before: dict[float, float], after: dict[float, float]) -> dict[float, float]:

@@ -9,9 +9,8 @@ import json
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +19,7 @@ import msgspec
 from preflight_testing.apidouble.patches import copied, json_patch
 from preflight_testing.apiserver import free_port
 
-from .load import BenchError, built
+from .load import BenchError, built, until
 from .served import PATIENCE, ReviewServer, pinned
 
 SOURCE = Path(__file__).resolve().parents[3] / "bench" / "peers" / "controller-runtime"
@@ -51,20 +50,17 @@ def serving(folder: Path, core: int, patch: list[dict[str, Any]]) -> Iterator[Re
     command += ["-inject", str(folder / "inject.json")]
     log = folder / "peer.log"
     with pinned(command, core, log, {}, stderr=subprocess.STDOUT) as process:
-        end = time.monotonic() + PATIENCE
-        while not _listens(port):
-            if process.poll() is not None or time.monotonic() > end:
+
+        def listens() -> bool:
+            if process.poll() is not None:
                 raise BenchError(f"the peer did not start: {log.read_text()[-300:].strip()}")
-            time.sleep(0.02)
+            with suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                return True
+            return False
+
+        until(listens, "the peer listens", PATIENCE, 0.02)
         yield ReviewServer(f"127.0.0.1:{port}", pid=process.pid)
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def patch_of(answer: str) -> list[dict[str, Any]]:

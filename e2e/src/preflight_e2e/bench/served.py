@@ -13,12 +13,12 @@ import signal
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import trustme
@@ -27,7 +27,7 @@ from preflight_testing.cores import started
 from preflight_testing.reviews import CLASS
 
 from ..json_server import JsonHandler
-from .load import BenchError, resident_mb
+from .load import BenchError, resident_mb, until
 
 PATIENCE = 60.0
 """Seconds for a server to listen."""
@@ -55,11 +55,22 @@ class ReviewServer:
         """Its memory in MiB; 0 where it is not ours."""
         return 0.0 if self.pid is None else resident_mb(self.pid)
 
-    def metric(self, name: str) -> float:
-        """The value of one of its metrics."""
+    def metrics(self) -> str:
+        """Prometheus' text."""
         with urlopen(f"http://127.0.0.1:{self.plain}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
+            return str(answer.read().decode())
+
+    def metric(self, name: str) -> float:
+        """The value of one of its metrics; 0 where it has none yet."""
+        lines = (line.rpartition(" ") for line in self.metrics().splitlines())
+        return next((float(value) for label, _, value in lines if label == name), 0.0)
+
+    def ready(self) -> bool:
+        try:
+            with urlopen(f"http://127.0.0.1:{self.plain}/readyz", timeout=10):
+                return True
+        except OSError:
+            return False
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
@@ -94,17 +105,39 @@ def webhook(
     command += ["--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
     log = folder / "log"
     with pinned(command, core, log, environ) as process:
-        end = time.monotonic() + PATIENCE
-        while '"serving"' not in (text := log.read_text()) or not text.endswith("\n"):
-            if process.poll() is not None or time.monotonic() > end:
-                raise BenchError("preflight-webhook did not start; its words are above.")
-            time.sleep(0.02)
-        lines = [json.loads(line) for line in text.splitlines()]
-        port, plain = (
-            next(line["port"] for line in lines if line["msg"] == event)
-            for event in ("serving", "started")
-        )
+        port, plain = (_port(process, log, event) for event in ("serving", "started"))
         yield ReviewServer(f"127.0.0.1:{port}", pid=process.pid, plain=plain)
+
+
+@contextmanager
+def service(
+    command: list[str],
+    log: Path,
+    environ: Mapping[str, str],
+    core: int | None = None,
+    path: str = "",
+) -> Iterator[ReviewServer]:
+    """One of our services on ports of its own choice, once it is ready; ``path``: where it serves
+    reviews, if it does. Raises :class:`BenchError` where it ends."""
+    command = [*command, "--host", "127.0.0.1", "--port", "0"]
+    with pinned(command, core, log, environ) as process:
+        plain = _port(process, log, "started")
+        port = _port(process, log, "serving") if path else 0
+        server = ReviewServer(f"127.0.0.1:{port}", path, process.pid, plain)
+        until(server.ready, f"{command[0]} is ready")
+        yield server
+
+
+def _port(process: subprocess.Popen[bytes], log: Path, message: str) -> int:
+    """The port in the log's first line with this message, waited for."""
+
+    def logged() -> Any:
+        if process.poll() is not None:
+            raise BenchError(f"{process.args!r} has ended: {log.read_text()[-300:]}")
+        lines = (line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n"))
+        return next((line for line in map(json.loads, lines) if line["msg"] == message), None)
+
+    return int(until(logged, f"a service says that it has {message}", PATIENCE, 0.02)["port"])
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from ..attack_requests import HOME, Attacked
 from . import gpu_health
 from .bars import Bar, BenchMeasurement, at_most
 from .compute_domain_plugin import Plugin, node_of_files
-from .load import BenchError, binaries, resident_mb
+from .load import BenchError, audited, binaries, resident_mb
 from .soak_life import SoakLife
 
 SCALE: Final = 8
@@ -54,15 +54,10 @@ preflight-appwrapper:
     retryPausePeriod: 11.25s, forcefulDeletionGracePeriod: 75s, successTTL: 2s}
 """
 AGENT, PLUGIN = ON_NODES
-AUDIT: Final = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived"],
-    "rules": [
-        {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{HOME}"]},
-        {"level": "None"},
-    ],
-}
+AUDITED: Final[list[dict[str, Any]]] = [
+    {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{HOME}"]},
+    {"level": "None"},
+]
 Memory = dict[str, list[float]]
 Asked = dict[str, Counter[str]]
 """By process, how often it has asked what: ``VERB PATH``."""
@@ -77,7 +72,7 @@ class Periodic(NamedTuple):
     every: float
 
 
-AUDITED: Final = (
+COUNTED: Final = (
     *("get /apis", "get /apis/resource.k8s.io/v1", "list /apis/resource.k8s.io/v1/deviceclasses"),
     "list /api/v1/namespaces/*/pods[?]labelSelector=*",
 )
@@ -85,7 +80,7 @@ AUDITED: Final = (
 PERIODIC: Final = (
     Periodic("*", "watch *", 120),
     Periodic("*", f"update /apis/coordination.k8s.io/v1/namespaces/{HOME}/leases/*", LEASE / 5),
-    *(Periodic("preflight-gang", asks, 300 / SCALE) for asks in AUDITED),
+    *(Periodic("preflight-gang", asks, 300 / SCALE) for asks in COUNTED),
     Periodic(AGENT, "patch /apis/gpu.scheduling/v1/gpunodestatuses/n1/status", 30 / SCALE),
     # Kinds that this cluster does not serve yet.
     Periodic("preflight-gpu-scheduler-controller", "list /apis/scheduling*/podgroups", 36),
@@ -117,9 +112,7 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
     with ExitStack() as stack:
         home = args.files or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         home.mkdir(exist_ok=True)
-        (home / "policy.json").write_text(json.dumps(AUDIT))
-        log = home / "audit.log"
-        more = [f"--audit-policy-file={home}/policy.json", f"--audit-log-path={log}"]
+        more, log = audited(home, AUDITED)
         cluster = stack.enter_context(
             attacked(home, folder, values=yaml.safe_load(VALUES), more=more)
         )
