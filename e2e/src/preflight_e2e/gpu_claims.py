@@ -13,7 +13,7 @@ from typing import Any
 from kubernetes import client
 
 from .images import FAKE_NODE
-from .installed_release import Installed, until
+from .installed_release import Installed, UsersNamespace, until
 from .kube_scheduler import IMAGE
 from .lab import Lab
 
@@ -227,12 +227,14 @@ class GpuClaimsRelease:
         self.lab.become({})
 
 
-class GpuPlace:
+class GpuPlace(UsersNamespace):
     """A namespace in which somebody uses GPUs by claims."""
 
+    grace = 1
+
     def __init__(self, claims: GpuClaimsRelease, namespace: str) -> None:
-        self.claims, self.namespace = claims, namespace
-        self.api = claims.api
+        super().__init__(claims.api, namespace)
+        self.claims = claims
 
     def __str__(self) -> str:
         return self.namespace
@@ -297,16 +299,6 @@ class GpuPlace:
             return str(json.loads(error.body or "{}").get("message"))
         return ""
 
-    def read(self, name: str) -> Any:
-        return self.api.read_namespaced_pod(name, self.namespace)
-
-    def phase(self, name: str) -> str:
-        return str(self.read(name).status.phase)
-
-    def runs(self, *names: str) -> None:
-        for name in names:
-            until(lambda name=name: self.phase(name) == "Running", f"pod {name} runs")  # type: ignore[misc]
-
     def why(self, name: str) -> str:
         """What the scheduler says of a pod that it cannot place."""
         messages = [
@@ -348,33 +340,11 @@ class GpuPlace:
         rows: list[list[str]] = json.loads(log(self.namespace, name, container))
         return rows
 
-    def bind(self, name: str, node: str) -> None:
-        """Put a pod on ``node`` past the scheduler."""
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        body = {"metadata": {"name": name}, "target": target}
-        self.api.create_namespaced_pod_binding(name, self.namespace, body, _preload_content=False)
-
     def await_event(self, name: str, reason: str) -> None:
-        def found() -> bool:
-            events = self.api.list_namespaced_event(self.namespace).items
-            return any(
-                event.involved_object.name == name and event.reason == reason for event in events
-            )
-
-        until(found, f"Event {reason} of pod {name}")
-
-    def delete(self, *names: str) -> None:
-        for name in names:
-            with suppress(client.ApiException):
-                self.api.delete_namespaced_pod(name, self.namespace, grace_period_seconds=1)
-
-        def gone() -> bool:
-            left = self.api.list_namespaced_pod(self.namespace).items
-            return not {*names} & {pod.metadata.name for pod in left}
-
-        until(gone, f"the end of {', '.join(names)}")
+        until(
+            lambda: any(event.reason == reason for event in self.events(name)),
+            f"Event {reason} of pod {name}",
+        )
 
     def leave(self) -> None:
-        self.delete(
-            *(pod.metadata.name for pod in self.api.list_namespaced_pod(self.namespace).items)
-        )
+        self.delete(*(pod.metadata.name for pod in self.pods()))

@@ -8,7 +8,6 @@ import json
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from kubernetes import client, stream
 from preflight_testing.helm import Release, Values
 
 from .images import FAKE_NODE
-from .installed_release import until
+from .installed_release import UsersNamespace, until
 
 DRIVER = "compute-domain.nvidia.com"
 CLASS = "compute-domain-default-channel.nvidia.com"
@@ -191,18 +190,16 @@ class Channels:
                 )
 
 
-@dataclass
-class ChannelNamespace:
+class ChannelNamespace(UsersNamespace):
     """A namespace in which somebody uses channels."""
 
-    channels: Channels
-    namespace: str
+    def __init__(self, channels: Channels, namespace: str) -> None:
+        super().__init__(channels.api, namespace)
+        self.channels = channels
 
     def has_account(self) -> bool:
         with suppress(client.ApiException):
-            return bool(
-                self.channels.api.read_namespaced_service_account("default", self.namespace)
-            )
+            return bool(self.api.read_namespaced_service_account("default", self.namespace))
         return False
 
     # --- ComputeDomains and templates
@@ -345,31 +342,7 @@ class ChannelNamespace:
             **spec,
         }
         pod = {"metadata": {"name": name}, "spec": body}
-        return self.channels.api.create_namespaced_pod(self.namespace, pod)
-
-    def bind(self, name: str, node: str) -> None:
-        """Put a pod on ``node`` past the scheduler."""
-        body = {
-            "metadata": {"name": name},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-        }
-        self.channels.api.create_namespaced_pod_binding(
-            name, self.namespace, body, _preload_content=False
-        )
-
-    def read(self, name: str) -> Any:
-        return self.channels.api.read_namespaced_pod(name, self.namespace)
-
-    def phase(self, name: str) -> str:
-        return str(self.read(name).status.phase)
-
-    def runs(self, *names: str) -> None:
-        """Wait until the pods run."""
-        for name in names:
-            until(
-                lambda name=name: self.phase(name) == "Running",  # type: ignore[misc]
-                f"pod {self.namespace}/{name} runs",
-            )
+        return self.api.create_namespaced_pod(self.namespace, pod)
 
     def container(self, name: str) -> str:
         """The id of the pod's container."""
@@ -387,7 +360,7 @@ class ChannelNamespace:
 
         def holds() -> bool:
             nonlocal output
-            read = self.channels.api.read_namespaced_pod_log
+            read = self.api.read_namespaced_pod_log
             output = str(read(name, self.namespace, container=container)).strip()
             return bool(output)
 
@@ -396,23 +369,6 @@ class ChannelNamespace:
 
     def run_in(self, name: str, *words: str) -> str:
         return run_in(self.namespace, name, *words)
-
-    def delete(self, *names: str) -> None:
-        """Delete pods, and return when they are gone."""
-        for name in names:
-            with suppress(client.ApiException):
-                self.channels.api.delete_namespaced_pod(name, self.namespace)
-        until(
-            lambda: not {*names} & {pod.metadata.name for pod in self.pods()},
-            f"the end of {', '.join(names)}",
-        )
-
-    def pods(self) -> list[Any]:
-        return list(self.channels.api.list_namespaced_pod(self.namespace).items)
-
-    def events(self, of: str = "") -> list[Any]:
-        events = self.channels.api.list_namespaced_event(self.namespace).items
-        return [event for event in events if of in {"", event.involved_object.name}]
 
     def await_event(self, of: str, words: str) -> None:
         """Wait for an Event of ``of`` with ``words``."""

@@ -152,6 +152,55 @@ class Installed:
         return False
 
 
+class UsersNamespace:
+    """A namespace in which somebody runs pods; ``grace``: seconds that a deleted one has, where it
+    is not its own.
+    """
+
+    grace: int | None = None
+
+    def __init__(self, api: Any, namespace: str) -> None:
+        self.api, self.namespace = api, namespace
+
+    def read(self, name: str) -> Any:
+        return self.api.read_namespaced_pod(name, self.namespace)
+
+    def phase(self, name: str) -> str:
+        return str(self.read(name).status.phase)
+
+    def runs(self, *names: str) -> None:
+        """Wait until the pods run."""
+        for name in names:
+            until(
+                lambda name=name: self.phase(name) == "Running",  # type: ignore[misc]
+                f"pod {self.namespace}/{name} runs",
+            )
+
+    def bind(self, name: str, node: str) -> None:
+        """Put a pod on ``node`` past the scheduler."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        body = {"metadata": {"name": name}, "target": target}
+        self.api.create_namespaced_pod_binding(name, self.namespace, body, _preload_content=False)
+
+    def pods(self) -> list[Any]:
+        return list(self.api.list_namespaced_pod(self.namespace).items)
+
+    def events(self, of: str = "") -> list[Any]:
+        events = self.api.list_namespaced_event(self.namespace).items
+        return [event for event in events if of in {"", event.involved_object.name}]
+
+    def delete(self, *names: str) -> None:
+        """Delete pods, and return when they are gone."""
+        how = {} if self.grace is None else {"grace_period_seconds": self.grace}
+        for name in names:
+            with suppress(client.ApiException):
+                self.api.delete_namespaced_pod(name, self.namespace, **how)
+        until(
+            lambda: not {*names} & {pod.metadata.name for pod in self.pods()},
+            f"the end of {', '.join(names)}",
+        )
+
+
 def until(holds: Callable[[], bool], what: str, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not holds():

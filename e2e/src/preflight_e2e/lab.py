@@ -279,12 +279,8 @@ class Lab:
                     for event in watching.stream(
                         api.list_namespaced_pod, namespace, timeout_seconds=600
                     ):
-                        if event is None:  # a line that the connection's end cut off
-                            continue
-                        pod = (
-                            event["object"] if event else None
-                        )  # a line cut off by the end of the connection
-                        if pod is not None and pod.status.pod_ip:
+                        # None: a line that the end of the connection cut off.
+                        if event is not None and (pod := event["object"]).status.pod_ip:
                             seen.setdefault(pod.metadata.name, time.time())
 
         thread = threading.Thread(target=follow, daemon=True)
