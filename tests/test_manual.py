@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +36,7 @@ def name(path: Path) -> str:
     return path.name
 
 
+@lru_cache
 def pages() -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True
@@ -129,42 +131,43 @@ def variables() -> dict[str, str]:
 # --- pages by themselves
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_page_says_the_same_line_twice(page: Path) -> None:
-    seen: dict[str, int] = {}
+def test_no_page_says_the_same_line_twice() -> None:
     twice = []
-    for number, line in enumerate(page.read_text().splitlines(), 1):
-        said = line.strip()
-        if len(said) >= LONG and not said.startswith("|"):
-            if said in seen:
-                twice.append(f"lines {seen[said]} and {number}: {said}")
-            seen.setdefault(said, number)
+    for page in pages():
+        seen: dict[str, int] = {}
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            said = line.strip()
+            if len(said) >= LONG and not said.startswith("|"):
+                if said in seen:
+                    twice.append(f"{page}: lines {seen[said]} and {number}: {said}")
+                seen.setdefault(said, number)
     assert not twice
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_two_long_lines_of_a_page_begin_alike(page: Path) -> None:
+def test_no_two_long_lines_of_a_page_begin_alike() -> None:
     """A merge that keeps both versions of a changed sentence leaves two with one beginning."""
-    lines = (re.sub(r"\]\([^)]*\)", "]", line).strip() for line in prose(page))
-    beginnings = [
-        line[: LONG // 2]
-        for line in lines
-        if len(line) >= LONG and not line.startswith(("|", "<!-- [[[cog "))
-    ]
-    twice = {one for one in beginnings if beginnings.count(one) > 1}
+    twice = set()
+    for page in pages():
+        lines = (re.sub(r"\]\([^)]*\)", "]", line).strip() for line in prose(page))
+        beginnings = Counter(
+            line[: LONG // 2]
+            for line in lines
+            if len(line) >= LONG and not line.startswith(("|", "<!-- [[[cog "))
+        )
+        twice |= {(str(page), one) for one, times in beginnings.items() if times > 1}
     assert not twice
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_table_of_a_page_has_two_rows_about_the_same_name(page: Path) -> None:
-    seen: set[str] = set()
+def test_no_table_of_a_page_has_two_rows_about_the_same_name() -> None:
     twice = []
-    for line in prose(page):
-        if not line.startswith("|"):
-            seen = set()
-        elif "`" in (about := _cells(line)[0]):
-            twice += [about] if about in seen else []
-            seen.add(about)
+    for page in pages():
+        seen: set[str] = set()
+        for line in prose(page):
+            if not line.startswith("|"):
+                seen = set()
+            elif "`" in (about := _cells(line)[0]):
+                twice += [(str(page), about)] if about in seen else []
+                seen.add(about)
     assert not twice
 
 

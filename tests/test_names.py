@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.component  # reads every file
 ROOT = Path(__file__).parent.parent
 
 # fmt: off
@@ -33,8 +37,9 @@ EXCEPTIONS = {
 }
 
 
-def public_classes() -> dict[str, list[tuple[str, Path, ast.ClassDef]]]:
-    """By name: member, file and class; what is generated is not counted."""
+@cache
+def shared() -> dict[str, list[tuple[str, Path, ast.ClassDef]]]:
+    """Public classes whose name several have: member, file and class; not what is generated."""
     found: dict[str, list[tuple[str, Path, ast.ClassDef]]] = defaultdict(list)
     for path in sorted([*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("e2e/src/**/*.py")]):
         file = path.relative_to(ROOT)
@@ -43,17 +48,14 @@ def public_classes() -> dict[str, list[tuple[str, Path, ast.ClassDef]]]:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append((file.parts[1], file, node))
-    return found
-
-
-SHARED = {name: places for name, places in public_classes().items() if len(places) > 1}
+    return {name: places for name, places in found.items() if len(places) > 1}
 
 
 def test_a_class_shares_its_name_only_where_the_name_means_the_same() -> None:
     allowed = KUBERNETES | CONVENTION | EXCEPTIONS.keys()
     assert {
         name: [str(file) for _, file, _ in places]
-        for name, places in SHARED.items()
+        for name, places in shared().items()
         if name not in allowed
     } == {}
 
@@ -61,7 +63,7 @@ def test_a_class_shares_its_name_only_where_the_name_means_the_same() -> None:
 def test_no_member_has_two_classes_of_one_name() -> None:
     assert {
         name: [str(file) for _, file, _ in places]
-        for name, places in SHARED.items()
+        for name, places in shared().items()
         if len({member for member, _, _ in places}) < len(places)
     } == {}
 
@@ -69,12 +71,12 @@ def test_no_member_has_two_classes_of_one_name() -> None:
 def test_what_has_the_name_of_a_kubernetes_object_decodes_one() -> None:
     others = {
         f"{file}: {name}"
-        for name in KUBERNETES & SHARED.keys()
-        for _, file, node in SHARED[name]
+        for name in KUBERNETES & shared().keys()
+        for _, file, node in shared()[name]
         if not node.bases or not ast.unparse(node.bases[0]).endswith(("Struct", "Object"))
     }
     assert others == set()
 
 
 def test_every_exception_is_needed() -> None:
-    assert (KUBERNETES | CONVENTION | EXCEPTIONS.keys()) - SHARED.keys() == set()
+    assert (KUBERNETES | CONVENTION | EXCEPTIONS.keys()) - shared().keys() == set()
