@@ -17,6 +17,11 @@ sys.path.insert(0, str(Path(__file__).parent))  # `strangers`, which several tes
 
 
 @pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
 def connector(tmp_path: Path) -> Iterator[FakeConnector]:
     with FakeConnector(tmp_path / "connector.sock") as running:
         yield running

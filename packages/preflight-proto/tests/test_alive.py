@@ -19,11 +19,6 @@ GPUS = tuple(Gpu(i, f"GPU-{i}", "H100", f"0000:0{i}:00.0") for i in range(3))
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[int, int]], None]]:
     """Has the GPUs of these numbers answer with these errors; 0: not at all, until the test is
     over.

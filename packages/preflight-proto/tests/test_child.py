@@ -1,4 +1,4 @@
-"""Tools that do not end, and GPUs that the driver loses."""
+"""Tools that do not end."""
 
 from __future__ import annotations
 
@@ -8,17 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pynvml
 import pytest
-from preflight_proto.check import child, gpus
+from preflight_proto.check import child
 
 pytestmark = pytest.mark.anyio
-GPUS = tuple(gpus.Gpu(i, f"GPU-{i}", "H100", f"00000000:{i:02x}:00.0") for i in range(3))
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class Unkillable:
@@ -58,31 +51,6 @@ def test_this_process_does_not_hang_in_the_kernel() -> None:
 
     assert not child._uninterruptible(os.getpid())
     assert not child._uninterruptible(Unkillable.pid)
-
-
-async def test_a_lost_gpu_is_named_and_its_neighbours_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def temperature(handle: bytes, _: int) -> int:
-        if handle == GPUS[1].pci_bus_id.encode():
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-        if handle == GPUS[2].pci_bus_id.encode():
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return 40
-
-    for name in ("nvmlInit", "nvmlShutdown"):
-        monkeypatch.setattr(pynvml, name, lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda pci: pci)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetTemperature", temperature)
-    assert list(await gpus.lost(GPUS)) == ["GPU-1"]
-
-
-async def test_without_a_driver_no_gpu_is_called_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-    monkeypatch.setattr(pynvml, "nvmlInit", absent)
-    assert await gpus.lost(GPUS) == {}
 
 
 UNDOES = """

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from preflight_proto.check import NODE, Action, Check, Finding, Outcome, Run, Subject, Verdict
 from preflight_proto.check.events import cleared
 from preflight_proto.check.kit import KitSettings
-from preflight_proto.check.testing import FakeConnector, run_check
+from preflight_proto.check.testing import FakeConnector
+from strangers import run_within
 
 A, B = "GPU-a", "GPU-b"
 NARROW = Finding(
     "PCIE_WIDTH", "narrow", fatal=True, action=Action.CONTACT_SUPPORT, subject=Subject("Width", B)
 )
-CHECK = """
-import sys
-from preflight_proto.check import Action, Check, Finding, Outcome, Run, Subject, Verdict, run_main
-from preflight_proto.check.kit import KitSettings
 
-async def probe(run):
-    gpus = await run.gpus()
-    narrow = [g for g in gpus if g.name == "narrow"]
+
+async def probe(run: Run[KitSettings]) -> Verdict:
+    narrow = [gpu for gpu in await run.gpus() if gpu.name == "narrow"]
     if not narrow:
         return Verdict.passed("every GPU has its full width.")
-    found = [Finding("NARROW", "narrow", True, Action.CONTACT_SUPPORT, Subject("Width", g.uuid)) for g in narrow]
-    return Verdict(Outcome.FAILED, "NARROW", "too narrow.", tuple(found))
+    found = tuple(replace(NARROW, subject=Subject("Width", gpu.uuid)) for gpu in narrow)
+    return Verdict(Outcome.FAILED, "NARROW", "too narrow.", found)
 
-run_main(Check(name="pcie-width", condition="Pcie", component="GPU", settings=KitSettings, probe=probe, gpu_tests=("Width",)))
-"""
+
+CHECK = Check(
+    name="pcie-width",
+    condition="Pcie",
+    component="GPU",
+    settings=KitSettings,
+    probe=probe,
+    gpu_tests=("Width",),
+)
 
 
 def test_a_pass_clears_every_declared_test_on_every_gpu_and_that_they_are_there() -> None:
@@ -48,10 +52,7 @@ def test_what_a_failing_run_raised_on_a_gpu_the_next_passing_run_clears(
             f"#!/bin/sh\necho '0, {A}, wide, 00000000:1B:00.0'\necho '1, {B}, {word}, 00000000:2B:00.0'\n"
         )
         smi.chmod(0o755)
-        path = f"{tmp_path}:/usr/bin:/bin"
-        ran = run_check(
-            [sys.executable, "-c", CHECK], connector, tmp_path, {"PATH": path}, check="pcie-width"
-        )
+        ran = run_within(connector, tmp_path, CHECK, PATH=f"{tmp_path}:/usr/bin:/bin")
         assert ran.result.code == code, ran.stderr
     raised = {
         (e.check_name, e.entities_impacted[0].entity_value)
@@ -103,15 +104,5 @@ def test_a_subject_without_its_gpu_is_refused() -> None:
     "wrong", [{"name": "PCIe width"}, {"condition": "pcie_width"}, {"gpu_tests": ("GPU_UUID",)}]
 )
 def test_a_checks_own_names_are_looked_at_when_it_is_made(wrong: dict[str, object]) -> None:
-    async def probe(run: Run[KitSettings]) -> Verdict:
-        raise NotImplementedError
-
-    right = {
-        "name": "pcie-width",
-        "condition": "Pcie",
-        "component": "GPU",
-        "settings": KitSettings,
-        "probe": probe,
-    }
     with pytest.raises(ValueError, match="check's"):
-        Check(**{**right, **wrong})  # type: ignore[arg-type]
+        replace(CHECK, **wrong)  # type: ignore[arg-type]

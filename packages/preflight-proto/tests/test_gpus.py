@@ -35,11 +35,6 @@ LOST, UNKNOWN, NO_PERMISSION = (
 )
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def pci(index: int) -> str:
     return f"00000000:{0x1B + 16 * index:02X}:00.0"
 
@@ -55,18 +50,20 @@ class Driver:
     mig: dict[int, list[str]] = field(default_factory=dict)
     dead: str = ""
 
+    def answer(self, index: int) -> int:
+        if index in self.bad:
+            raise pynvml.NVMLError(self.bad[index])
+        return index
+
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def init() -> None:
             if self.dead:
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
-        def handle(index: int) -> int:
-            if index in self.bad:
-                raise pynvml.NVMLError(self.bad[index])
-            return index
-
         def by_pci(name: bytes) -> int:
-            return handle([pci(i).lower() for i in range(self.count)].index(name.decode().lower()))
+            return self.answer(
+                [pci(i).lower() for i in range(self.count)].index(name.decode().lower())
+            )
 
         def of_slice(parent: int, number: int) -> tuple[int, int]:
             if number >= len(self.mig[parent]):
@@ -82,7 +79,7 @@ class Driver:
             "nvmlInit": init,
             "nvmlShutdown": lambda: None,
             "nvmlDeviceGetCount": lambda: self.count,
-            "nvmlDeviceGetHandleByIndex": handle,
+            "nvmlDeviceGetHandleByIndex": self.answer,
             "nvmlDeviceGetHandleByPciBusId": by_pci,
             "nvmlDeviceGetTemperature": lambda *_: 40,
             "nvmlDeviceGetUUID": lambda h: (
@@ -108,23 +105,50 @@ def smi(output: str = "", status: int = 0) -> gpus.Command:
     return command
 
 
+class Node:
+    """What a container sees of its GPUs: by NVML, by the kernel's files, by nvidia-smi."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.places = gpus.Places(folder / "driver", folder / "devices", folder / "mounted")
+        self._monkeypatch = monkeypatch
+
+    def driver(self, **how: Any) -> None:
+        Driver(**how).patch(self._monkeypatch)
+
+    def listed(self, *indices: int, lost: int | None = None) -> None:
+        """What the driver says of these GPUs; and the bus, where one of them is lost."""
+        for index in indices or range(8):
+            address, gone = presence.address(pci(index)), index == lost
+            uuid = "GPU-????????-????-????-????-????????????" if gone else UUIDS[index]
+            (driver := self.places.driver / address).mkdir(parents=True)
+            (driver / "information").write_text(
+                f"Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\nGPU UUID: \t {uuid}\nBus Location: \t {address}\n"
+            )
+            if lost is not None:
+                (bus := self.places.devices / address).mkdir(parents=True)
+                (bus / "config").write_bytes(
+                    (b"\xff" * 4 if gone else b"\xde\x10\x30\x23") + bytes(60)
+                )
+
+    async def find(
+        self, command: gpus.Command, expected: int | None, environ: dict[str, str]
+    ) -> tuple[tuple[gpus.Gpu, ...], str]:
+        return await gpus.find(command, expected, environ, self.places)
+
+    async def gone(
+        self,
+        environ: dict[str, str],
+        command: gpus.Command | None = None,
+        expected: int | None = 8,
+    ) -> gpus.GpusMissing:
+        with pytest.raises(gpus.GpusMissing) as caught:
+            await self.find(command or smi(), expected, environ)
+        return caught.value
+
+
 @pytest.fixture
-def places(tmp_path: Path) -> gpus.Places:
-    return gpus.Places(tmp_path / "driver", tmp_path / "devices", tmp_path / "mounted")
-
-
-def information(places: gpus.Places, index: int, uuid: str) -> None:
-    file = places.driver / presence.address(pci(index)) / "information"
-    file.parent.mkdir(parents=True)
-    file.write_text(
-        f"Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\nGPU UUID: \t {uuid}\nBus Location: \t {presence.address(pci(index))}\n"
-    )
-
-
-def on_the_bus(places: gpus.Places, index: int, first: bytes) -> None:
-    file = places.devices / presence.address(pci(index)) / "config"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(first + bytes(60))
+def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Node:
+    return Node(monkeypatch, tmp_path)
 
 
 def rows(*indices: int) -> str:
@@ -136,31 +160,16 @@ def rows(*indices: int) -> str:
 ALLOTTED = {"NVIDIA_VISIBLE_DEVICES": ",".join(UUIDS)}
 
 
-async def gone(
-    places: gpus.Places,
-    environ: dict[str, str],
-    command: gpus.Command | None = None,
-    expected: int | None = 8,
-) -> gpus.GpusMissing:
-    with pytest.raises(gpus.GpusMissing) as caught:
-        await gpus.find(command or smi(), expected, environ, places)
-    return caught.value
-
-
-async def test_all_that_were_allotted_are_listed_with_address_and_serial(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver().patch(monkeypatch)
-    found, source = await gpus.find(smi(), 8, ALLOTTED, places)
+async def test_all_that_were_allotted_are_listed_with_address_and_serial(node: Node) -> None:
+    node.driver()
+    found, source = await node.find(smi(), 8, ALLOTTED)
     assert (source, [gpu.uuid for gpu in found]) == ("NVML", list(UUIDS))
     assert (found[3].pci_bus_id, found[3].serial, found[3].mig) == (pci(3).lower(), "163", False)
 
 
-async def test_a_lost_gpu_costs_no_other_its_place_and_is_named_and_fatal(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver(bad={3: LOST}).patch(monkeypatch)
-    error = await gone(places, ALLOTTED)
+async def test_a_lost_gpu_costs_no_other_its_place_and_is_named_and_fatal(node: Node) -> None:
+    node.driver(bad={3: LOST})
+    error = await node.gone(ALLOTTED)
     assert [gpu.uuid for gpu in error.seen] == [uuid for uuid in UUIDS if uuid != UUIDS[3]]
     assert (error.verdict.outcome, error.verdict.code) == (Outcome.FAILED, "GPU_MISSING")
     [finding] = error.verdict.findings
@@ -168,17 +177,15 @@ async def test_a_lost_gpu_costs_no_other_its_place_and_is_named_and_fatal(
     assert UUIDS[3] in error.verdict.reason
 
 
-async def test_an_unknown_error_alone_is_not_fatal_and_with_nvidia_smi_it_is(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver(bad={3: UNKNOWN}).patch(monkeypatch)
-    alone = await gone(places, ALLOTTED)
+async def test_an_unknown_error_alone_is_not_fatal_and_with_nvidia_smi_it_is(node: Node) -> None:
+    node.driver(bad={3: UNKNOWN})
+    alone = await node.gone(ALLOTTED)
     assert [finding.fatal for finding in alone.verdict.findings] == [False]
     said = (
         rows(0, 1, 2, 4, 5, 6, 7)
         + f"Unable to determine the device handle for GPU{pci(3)}: Unknown Error\n"
     )
-    both = await gone(places, ALLOTTED, smi(said, 255))
+    both = await node.gone(ALLOTTED, smi(said, 255))
     [finding] = both.verdict.findings
     assert (finding.fatal, finding.subject.gpu_uuid, finding.metadata["pci_bus_id"]) == (
         True,
@@ -187,16 +194,10 @@ async def test_an_unknown_error_alone_is_not_fatal_and_with_nvidia_smi_it_is(
     )
 
 
-async def test_a_gpu_whose_bus_answers_with_ones_is_lost_by_a_second_source(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver(bad={3: UNKNOWN}).patch(monkeypatch)
-    for index, uuid in enumerate(UUIDS):
-        information(
-            places, index, "GPU-????????-????-????-????-????????????" if index == 3 else uuid
-        )
-        on_the_bus(places, index, b"\xff\xff\xff\xff" if index == 3 else b"\xde\x10\x30\x23")
-    error = await gone(places, ALLOTTED)
+async def test_a_gpu_whose_bus_answers_with_ones_is_lost_by_a_second_source(node: Node) -> None:
+    node.driver(bad={3: UNKNOWN})
+    node.listed(lost=3)
+    error = await node.gone(ALLOTTED)
     [one] = error.missing
     assert (one.uuid, one.pci_bus_id, set(one.lost), one.fatal) == (
         UUIDS[3],
@@ -206,51 +207,42 @@ async def test_a_gpu_whose_bus_answers_with_ones_is_lost_by_a_second_source(
     )
 
 
-async def test_rows_of_nvidia_smi_count_though_it_exits_non_zero(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver(dead="yes").patch(monkeypatch)
+async def test_rows_of_nvidia_smi_count_though_it_exits_non_zero(node: Node) -> None:
+    node.driver(dead="yes")
     said = (
         rows(0, 1, 2, 4, 5, 6, 7)
         + f"Unable to determine the device handle for GPU3: {pci(3)}: GPU is lost\n"
     )
-    error = await gone(places, ALLOTTED, smi(said, 15))
+    error = await node.gone(ALLOTTED, smi(said, 15))
     assert ([one.uuid for one in error.missing], len(error.seen)) == ([UUIDS[3]], 7)
 
 
-async def test_a_gpu_that_is_only_absent_fails_and_quarantines_nobody(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver(count=7).patch(monkeypatch)
-    error = await gone(places, ALLOTTED)
+async def test_a_gpu_that_is_only_absent_fails_and_quarantines_nobody(node: Node) -> None:
+    node.driver(count=7)
+    error = await node.gone(ALLOTTED)
     assert [(f.fatal, f.subject.gpu_uuid) for f in error.verdict.findings] == [(False, UUIDS[7])]
 
 
 @pytest.mark.parametrize("visible", ["all", "0,1,2,3,4,5,6,7", ""])
 async def test_without_names_the_drivers_own_list_names_the_missing_one(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places, visible: str
+    node: Node, visible: str
 ) -> None:
-    Driver(bad={5: UNKNOWN}).patch(monkeypatch)
-    for index, uuid in enumerate(UUIDS):
-        information(places, index, uuid)
-    error = await gone(places, {"NVIDIA_VISIBLE_DEVICES": visible})
+    node.driver(bad={5: UNKNOWN})
+    node.listed()
+    error = await node.gone({"NVIDIA_VISIBLE_DEVICES": visible})
     assert [one.uuid for one in error.missing] == [UUIDS[5]]
 
 
-async def test_a_missing_gpu_that_nobody_names_is_the_nodes(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver(count=6).patch(monkeypatch)
-    error = await gone(places, {})
+async def test_a_missing_gpu_that_nobody_names_is_the_nodes(node: Node) -> None:
+    node.driver(count=6)
+    error = await node.gone({})
     assert [finding.subject for finding in error.verdict.findings] == [NODE]
     assert len(error.missing) == 2
 
 
-async def test_a_gpu_of_somebody_else_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver(bad={6: NO_PERMISSION, 7: LOST}).patch(monkeypatch)
-    found, _ = await gpus.find(smi(), 2, {"NVIDIA_VISIBLE_DEVICES": ",".join(UUIDS[:2])}, places)
+async def test_a_gpu_of_somebody_else_is_passed_over(node: Node) -> None:
+    node.driver(bad={6: NO_PERMISSION, 7: LOST})
+    found, _ = await node.find(smi(), 2, {"NVIDIA_VISIBLE_DEVICES": ",".join(UUIDS[:2])})
     assert [gpu.uuid for gpu in found] == list(UUIDS[:2])
 
 
@@ -258,72 +250,63 @@ async def test_a_gpu_of_somebody_else_is_passed_over(
 @pytest.mark.parametrize("mine", [8, 4, 1])
 @pytest.mark.parametrize("named", [True, False])
 async def test_gpus_that_nvml_may_not_show_are_no_missing_ones(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places, mine: int, named: bool, listed: bool
+    node: Node, mine: int, named: bool, listed: bool
 ) -> None:
-    Driver(bad=dict.fromkeys(range(8 - mine, 8), NO_PERMISSION)).patch(monkeypatch)
-    for index, uuid in enumerate(UUIDS if listed else ()):
-        information(places, index, uuid)
+    node.driver(bad=dict.fromkeys(range(8 - mine, 8), NO_PERMISSION))
+    if listed:
+        node.listed()
     with pytest.raises(Inconclusive, match="no permission to talk to GPUs") as caught:
-        await gpus.find(smi(), 8, ALLOTTED if named else {}, places)
+        await node.find(smi(), 8, ALLOTTED if named else {})
     assert caught.value.code == "NO_GPU"
 
 
 @pytest.mark.parametrize("listed", [True, False])
 async def test_a_gpu_that_nvml_may_not_show_is_not_the_lost_one_of_somebody_else(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places, listed: bool
+    node: Node, listed: bool
 ) -> None:
-    Driver(count=3, bad={0: LOST, 2: NO_PERMISSION}).patch(monkeypatch)
-    for index in range(3 if listed else 0):
-        information(places, index, UUIDS[index])
+    node.driver(count=3, bad={0: LOST, 2: NO_PERMISSION})
+    if listed:
+        node.listed(0, 1, 2)
     own = {"NVIDIA_VISIBLE_DEVICES": f"{UUIDS[1]},{UUIDS[2]}"}
     with pytest.raises(Inconclusive, match="no permission to talk to GPUs"):
-        await gpus.find(smi(), 2, own, places)
+        await node.find(smi(), 2, own)
 
 
-async def test_gpus_that_nvidia_smi_may_not_show_are_no_missing_ones(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver(dead="yes").patch(monkeypatch)
+async def test_gpus_that_nvidia_smi_may_not_show_are_no_missing_ones(node: Node) -> None:
+    node.driver(dead="yes")
     said = (
         rows(0, 1, 2, 4, 5, 6, 7)
         + f"Unable to determine the device handle for GPU3: {pci(3)}: Insufficient Permissions\n"
     )
     with pytest.raises(Inconclusive, match="no permission to talk to GPUs"):
-        await gpus.find(smi(said, 4), 8, ALLOTTED, places)
+        await node.find(smi(said, 4), 8, ALLOTTED)
 
 
 async def test_an_nvidia_smi_that_stops_at_a_lost_gpu_calls_no_other_one_missing(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+    node: Node,
 ) -> None:
-    Driver(dead="yes").patch(monkeypatch)
+    node.driver(dead="yes")
     said = f"Unable to determine the device handle for GPU3: {pci(3)}: GPU is lost\n"
-    error = await gone(places, ALLOTTED, smi(said, 255))
+    error = await node.gone(ALLOTTED, smi(said, 255))
     assert [(one.uuid, one.pci_bus_id) for one in error.missing] == [("", "0000:4b:00.0")]
-    [only] = (await gone(places, {}, smi(said, 255), 1)).missing
+    [only] = (await node.gone({}, smi(said, 255), 1)).missing
     assert only.pci_bus_id == "0000:4b:00.0"
 
 
-async def test_a_lost_gpu_is_missing_beside_others_that_nvml_may_not_show(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver(bad={3: LOST, 5: NO_PERMISSION}).patch(monkeypatch)
-    for index, uuid in enumerate(UUIDS):
-        information(
-            places, index, "GPU-????????-????-????-????-????????????" if index == 3 else uuid
-        )
-        on_the_bus(places, index, b"\xff\xff\xff\xff" if index == 3 else b"\xde\x10\x30\x23")
-    error = await gone(places, ALLOTTED)
+async def test_a_lost_gpu_is_missing_beside_others_that_nvml_may_not_show(node: Node) -> None:
+    node.driver(bad={3: LOST, 5: NO_PERMISSION})
+    node.listed(lost=3)
+    error = await node.gone(ALLOTTED)
     assert [one.uuid for one in error.missing] == [UUIDS[3]]
 
 
 async def test_an_absent_gpu_is_missing_beside_others_gpus_that_nvml_may_not_show(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+    node: Node,
 ) -> None:
-    Driver(count=7, bad={5: NO_PERMISSION, 6: NO_PERMISSION}).patch(monkeypatch)
-    for index in range(7):
-        information(places, index, UUIDS[index])
+    node.driver(count=7, bad={5: NO_PERMISSION, 6: NO_PERMISSION})
+    node.listed(*range(7))
     own = {"NVIDIA_VISIBLE_DEVICES": f"{UUIDS[0]},{UUIDS[7]}"}
-    error = await gone(places, own, expected=2)
+    error = await node.gone(own, expected=2)
     assert [one.uuid for one in error.missing] == [UUIDS[7]]
 
 
@@ -331,58 +314,48 @@ async def test_an_absent_gpu_is_missing_beside_others_gpus_that_nvml_may_not_sho
     "visible", [f"{UUIDS[0]},{UUIDS[0]}", UUIDS[0], f"{UUIDS[0]}::0,{UUIDS[0]}::3"]
 )
 async def test_one_gpu_for_a_pod_that_was_given_two_is_shared_and_not_missing(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places, visible: str
+    node: Node, visible: str
 ) -> None:
-    Driver(count=1).patch(monkeypatch)
+    node.driver(count=1)
     with pytest.raises(Skipped) as caught:
-        await gpus.find(smi(), 2, {"NVIDIA_VISIBLE_DEVICES": visible}, places)
+        await node.find(smi(), 2, {"NVIDIA_VISIBLE_DEVICES": visible})
     assert caught.value.code == "GPU_SHARED"
 
 
-async def test_more_than_were_given_cannot_be_judged(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver().patch(monkeypatch)
+async def test_more_than_were_given_cannot_be_judged(node: Node) -> None:
+    node.driver()
     with pytest.raises(Inconclusive, match="was given 2") as caught:
-        await gpus.find(smi(), 2, {"NVIDIA_VISIBLE_DEVICES": "all"}, places)
+        await node.find(smi(), 2, {"NVIDIA_VISIBLE_DEVICES": "all"})
     assert caught.value.code == "GPU_COUNT"
 
 
-async def test_without_a_driver_there_is_no_verdict(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver(dead="yes").patch(monkeypatch)
+async def test_without_a_driver_there_is_no_verdict(node: Node) -> None:
+    node.driver(dead="yes")
     for command in (smi(), smi("No devices were found\n", 6)):
         with pytest.raises(Inconclusive) as caught:
-            await gpus.find(command, 8, ALLOTTED, places)
+            await node.find(command, 8, ALLOTTED)
         assert caught.value.code == "NO_GPU"
 
 
 @pytest.mark.parametrize("slices", [["MIG-a"], ["MIG-a", "MIG-b"], []])
-async def test_slices_of_a_gpu_are_seen_as_such(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places, slices: list[str]
-) -> None:
-    Driver(count=1, mig={0: slices}).patch(monkeypatch)
-    found, _ = await gpus.find(
-        smi(), len(slices) or 1, {"NVIDIA_VISIBLE_DEVICES": ",".join(slices)}, places
+async def test_slices_of_a_gpu_are_seen_as_such(node: Node, slices: list[str]) -> None:
+    node.driver(count=1, mig={0: slices})
+    found, _ = await node.find(
+        smi(), len(slices) or 1, {"NVIDIA_VISIBLE_DEVICES": ",".join(slices)}
     )
     assert [gpu.uuid for gpu in found] == (slices or [UUIDS[0]])
     assert all(gpu.mig for gpu in found)
 
 
-async def test_nvidia_smi_tells_of_slices_too(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver(dead="yes").patch(monkeypatch)
+async def test_nvidia_smi_tells_of_slices_too(node: Node) -> None:
+    node.driver(dead="yes")
     row = f"0, {UUIDS[0]}, NVIDIA A100-SXM4-80GB, {pci(0)}, 1320, Enabled\n"
-    found, _ = await gpus.find(smi(row), 2, {"NVIDIA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, places)
+    found, _ = await node.find(smi(row), 2, {"NVIDIA_VISIBLE_DEVICES": "MIG-a,MIG-b"})
     assert [gpu.mig for gpu in found] == [True]
 
 
-async def test_an_old_nvidia_smi_is_asked_for_less(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
-) -> None:
-    Driver(dead="yes").patch(monkeypatch)
+async def test_an_old_nvidia_smi_is_asked_for_less(node: Node) -> None:
+    node.driver(dead="yes")
 
     async def command(argv: Sequence[str], _: float) -> Completed:
         old = "mig" not in argv[1]
@@ -393,18 +366,26 @@ async def test_an_old_nvidia_smi_is_asked_for_less(
         )
         return Completed(tuple(argv), 0 if old else 2, text, "", False, False, 0.1)
 
-    found, source = await gpus.find(command, 1, {}, places)
+    found, source = await node.find(command, 1, {})
     assert (source, found[0].name, found[0].serial) == ("nvidia-smi", "Tesla V100", "")
 
 
-async def test_unknown_error_means_lost_where_the_others_answer(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("driver", "lost"),
+    [
+        (Driver(bad={1: LOST, 2: pynvml.NVML_ERROR_NOT_SUPPORTED}), [1]),
+        (Driver(bad={1: UNKNOWN}), [1]),
+        (Driver(bad={0: UNKNOWN, 1: UNKNOWN, 2: UNKNOWN}), []),
+        (Driver(dead="yes"), []),
+    ],
+    ids=["lost", "unknown where the others answer", "unknown of all", "without a driver"],
+)
+async def test_a_lost_gpu_is_named_and_its_neighbours_are_not(
+    monkeypatch: pytest.MonkeyPatch, driver: Driver, lost: list[int]
 ) -> None:
     listed = tuple(gpus.Gpu(i, UUIDS[i], "H100", pci(i).lower()) for i in range(3))
-    Driver(count=3, bad={1: UNKNOWN}).patch(monkeypatch)
-    assert list(await gpus.lost(listed)) == [UUIDS[1]]
-    Driver(count=3, bad={0: UNKNOWN, 1: UNKNOWN, 2: UNKNOWN}).patch(monkeypatch)
-    assert await gpus.lost(listed) == {}
+    driver.patch(monkeypatch)
+    assert list(await gpus.lost(listed)) == [UUIDS[i] for i in lost]
 
 
 def test_a_pass_clears_what_a_missing_gpu_raised() -> None:
@@ -453,11 +434,11 @@ def test_what_else_nvidia_smi_says_calls_no_gpu_lost(line: str) -> None:
 
 @pytest.mark.parametrize("said", ["0", "N/A", "[Unknown Error]", ""])
 async def test_what_nvml_says_of_a_board_without_a_serial_number_is_none(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places, said: str
+    monkeypatch: pytest.MonkeyPatch, node: Node, said: str
 ) -> None:
-    Driver().patch(monkeypatch)
+    node.driver()
     monkeypatch.setattr(pynvml, "nvmlDeviceGetSerial", lambda _: said)
-    found, _ = await gpus.find(smi(), 8, ALLOTTED, places)
+    found, _ = await node.find(smi(), 8, ALLOTTED)
     assert {gpu.serial for gpu in found} == {""}
 
 
@@ -485,28 +466,28 @@ def test_what_nvidia_smi_prints_for_a_serial_number_that_it_cannot_read_is_none(
     ],
 )
 async def test_a_driver_that_answers_for_no_gpu_is_told_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places, said: str, advice: str
+    monkeypatch: pytest.MonkeyPatch, node: Node, said: str, advice: str
 ) -> None:
     def init() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(pynvml, "nvmlInit", init)
     with pytest.raises(Inconclusive) as caught:
-        await gpus.find(smi(said, 255), 8, ALLOTTED, places)
+        await node.find(smi(said, 255), 8, ALLOTTED)
     assert caught.value.code == "NO_GPU"
     assert said.strip().splitlines()[0] in caught.value.reason
     assert advice in caught.value.reason
 
 
 async def test_a_driver_that_hangs_is_told_to_be_looked_at_and_not_the_toolkit(
-    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+    monkeypatch: pytest.MonkeyPatch, node: Node
 ) -> None:
     async def hangs(argv: Sequence[str], _: float) -> Completed:
         return Completed(tuple(argv), -9, "", "", True, False, 60.0, True)
 
     monkeypatch.setattr(gpus, "_listed", lambda: "nvmlInit_v2 gave no answer within 60 s")
     with pytest.raises(Inconclusive) as caught:
-        await gpus.find(hangs, 8, ALLOTTED, places)
+        await node.find(hangs, 8, ALLOTTED)
     assert caught.value.code == "NO_GPU"
     assert "(dmesg, Xid) and restart the node" in caught.value.reason
     assert "toolkit" not in caught.value.reason

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from preflight_proto.check import child
 from preflight_proto.check.testing import FakeConnector
-from strangers import run
+from strangers import run, run_within
 
 
 def alive(pid: int) -> bool:
@@ -22,24 +22,22 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_child_with_a_session_of_its_own_that_keeps_the_pipes_is_not_waited_for(
-    connector: FakeConnector, tmp_path: Path
+@pytest.mark.parametrize(
+    ("go", "said"),
+    [("daemon", ["said 'before\\n' status 3 timed out False"]), ("quiet daemon", [])],
+    ids=["it keeps the pipes", "it keeps none"],
+)
+def test_a_child_with_a_session_of_its_own_is_not_waited_for_and_does_not_outlive_the_check(
+    connector: FakeConnector, tmp_path: Path, go: str, said: list[str]
 ) -> None:
-    ran = run(connector, tmp_path, GO="daemon", PID_FILE=str(tmp_path / "pid"), CHECK_TIMEOUT="15s")
-    assert ran.result.outcome == "passed"
-    assert "said 'before\\n' status 3 timed out False" in ran.lines
-
-
-@pytest.mark.parametrize("go", ["daemon", "quiet daemon"])
-def test_nothing_that_a_tool_started_outlives_the_check(
-    connector: FakeConnector, tmp_path: Path, go: str
-) -> None:
-    run(connector, tmp_path, GO=go, PID_FILE=str(tmp_path / "pid"), CHECK_TIMEOUT="15s")
+    ran = run(connector, tmp_path, GO=go, PID_FILE=str(tmp_path / "pid"), CHECK_TIMEOUT="15s")
     pid = int((tmp_path / "pid").read_text())
     lives = alive(pid)
     if lives:
         os.kill(pid, signal.SIGKILL)
     assert not lives
+    assert ran.result.outcome == "passed"
+    assert [line for line in ran.lines if line.startswith("said")] == said
 
 
 @pytest.mark.anyio
@@ -61,11 +59,6 @@ async def test_what_was_written_before_the_end_is_read_whole() -> None:
         ["sh", "-c", "yes | head -c 300000; setsid sleep 60 & exit 0"], timeout=30
     )
     assert (len(done.stdout), done.truncated) == (300000, False)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 NASTY = st.lists(
@@ -96,7 +89,7 @@ def test_whatever_a_tool_writes_the_log_is_printable_and_ends_with_one_verdict(
 ) -> None:
     connector.batches.clear()
     (tmp_path / "said").write_bytes(said)
-    ran = run(connector, tmp_path, GO="says", SAID=str(tmp_path / "said"))
+    ran = run_within(connector, tmp_path, GO="says", SAID=str(tmp_path / "said"))
     assert all(line.isprintable() for line in ran.lines)
     assert [line for line in ran.lines if line.startswith("tmp-space: failed SAID")] == ran.lines[
         -1:

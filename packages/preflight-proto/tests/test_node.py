@@ -33,11 +33,6 @@ def test_where_nobody_writes_it_it_is_empty(tmp_path: Path) -> None:
     assert anyio.run(instance_type, str(tmp_path / "none"), "", 0.05) == ""
 
 
-def test_topology_labels_come_as_one_object(tmp_path: Path) -> None:
-    (tmp_path / names.TOPOLOGY_FILE).write_text('{"network.topology.nvidia.com/leaf":"leaf-3"}')
-    assert anyio.run(topology, str(tmp_path)) == {"network.topology.nvidia.com/leaf": "leaf-3"}
-
-
 @pytest.mark.parametrize("text", ["", "{}", "leaf-3", '["leaf-3"]', '{"leaf":3}'])
 def test_a_node_without_readable_topology_has_none(tmp_path: Path, text: str) -> None:
     (tmp_path / names.TOPOLOGY_FILE).write_text(text)

@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from preflight_proto.program import UNREAD, package_version, version_of
+from preflight_proto.program import UNREAD, leave, package_version, version_of
 
 STRANGER = Path(__file__).with_name("stranger.py")
 
 
-def ended(body: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
+def ended(body: str, stdout: int) -> subprocess.CompletedProcess[str]:
     code = f"from preflight_proto.program import leave\nimport sys\ndef command():\n    {body}\nleave(command)"
     return subprocess.run(
         [sys.executable, "-c", code],
-        stdout=subprocess.PIPE if stdout is None else stdout,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
         check=False,
     )
 
 
+def _returns(status: int) -> Callable[[], int]:
+    return lambda: status
+
+
+def _raises(error: BaseException) -> Callable[[], int]:
+    def command() -> int:
+        raise error
+
+    return command
+
+
 @pytest.mark.parametrize(
-    ("body", "status"),
+    ("command", "status"),
     [
-        ("return 0", 0),
-        ("return 7", 7),
-        ("sys.exit(2)", 2),
-        ("sys.exit()", 0),
-        ("raise KeyboardInterrupt", 130),
+        (_returns(0), 0),
+        (_returns(7), 7),
+        (_raises(SystemExit(2)), 2),
+        (_raises(SystemExit()), 0),
+        (_raises(KeyboardInterrupt()), 130),
     ],
 )
-def test_a_program_ends_with_its_command_s_status(body: str, status: int) -> None:
-    done = ended(body)
-    assert (done.returncode, done.stderr) == (status, "")
+def test_a_program_ends_with_its_command_s_status(
+    command: Callable[[], int], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended_with:
+        leave(command)
+    assert (ended_with.value.code, capsys.readouterr()) == (status, ("", ""))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +77,8 @@ def test_a_full_disk_is_one_sentence(size: int) -> None:
 
 
 def test_a_fault_of_the_command_itself_is_not_hidden() -> None:
-    done = ended("open('/nowhere/at/all'); return 0")
-    assert (done.returncode, "FileNotFoundError" in done.stderr) == (1, True)
+    with pytest.raises(FileNotFoundError):
+        leave(_raises(FileNotFoundError(errno.ENOENT, "no such file", "/nowhere")))
 
 
 def test_versions_are_those_of_installed_packages() -> None:

@@ -1,4 +1,6 @@
-"""The kit as a process: outcomes, exit statuses, signals, output; with a stranger's check."""
+"""What the kit makes of a check: outcomes, exit statuses, signals, output; with a stranger's, as a
+process where that is what matters.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,19 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from preflight_proto.check import report
 from preflight_proto.check.kit import KitSettings
-from preflight_proto.check.runner import Check, Run, exit_status
+from preflight_proto.check.runner import exit_status
 from preflight_proto.check.settings import read
 from preflight_proto.check.testing import FakeConnector, environment, run_check
 from preflight_proto.check.verdict import Outcome, Verdict
 from preflight_proto.result import from_termination
-from strangers import STRANGER, run
+from stranger import CHECK
+from strangers import STRANGER, run, run_within
 
 
 def test_a_passing_check_exits_0_and_its_last_line_is_the_verdict(
@@ -33,7 +38,7 @@ def test_a_passing_check_exits_0_and_its_last_line_is_the_verdict(
 def test_a_failing_check_exits_1_and_reports_in_one_batch(
     connector: FakeConnector, tmp_path: Path
 ) -> None:
-    ran = run(connector, tmp_path, LEAST_GIB="1000000")
+    ran = run_within(connector, tmp_path, LEAST_GIB="1000000")
     assert (ran.exit_code, ran.result.code) == (1, "TMP_FULL")
     [batch] = connector.batches
     [event] = batch.events
@@ -47,7 +52,7 @@ def test_a_failing_check_exits_1_and_reports_in_one_batch(
 def test_observe_measures_reports_store_only_and_lets_the_pod_start(
     connector: FakeConnector, tmp_path: Path
 ) -> None:
-    ran = run(connector, tmp_path, LEAST_GIB="1000000", GATE="observe")
+    ran = run_within(connector, tmp_path, LEAST_GIB="1000000", GATE="observe")
     assert (ran.exit_code, ran.result.outcome, ran.result.gated) == (0, "failed", False)
     assert connector.events[0].processing_strategy.name == "STORE_ONLY"
 
@@ -65,7 +70,9 @@ def test_observe_measures_reports_store_only_and_lets_the_pod_start(
 def test_whatever_comes_of_it_observe_exits_0_and_the_result_says_what(
     connector: FakeConnector, tmp_path: Path, variables: dict[str, str], code: str
 ) -> None:
-    ran = run(connector, tmp_path, GATE=" observe", PID_FILE=str(tmp_path / "pid"), **variables)
+    ran = run_within(
+        connector, tmp_path, GATE=" observe", PID_FILE=str(tmp_path / "pid"), **variables
+    )
     assert (ran.exit_code, ran.result.code, ran.result.gated) == (0, code, False)
     assert ran.lines[-1].endswith("exit 0 (observe: not gated)")
 
@@ -73,7 +80,7 @@ def test_whatever_comes_of_it_observe_exits_0_and_the_result_says_what(
 def test_a_misspelt_gate_is_a_misconfiguration_that_holds_the_pod_back(
     connector: FakeConnector, tmp_path: Path
 ) -> None:
-    ran = run(connector, tmp_path, GATE="obsrve")
+    ran = run_within(connector, tmp_path, GATE="obsrve")
     assert (ran.exit_code, ran.result.outcome, ran.result.gated) == (2, "misconfigured", True)
     assert (
         ran.result.reason
@@ -134,7 +141,9 @@ def test_an_observed_check_that_is_told_to_stop_exits_0(
 def test_the_strategy_is_passed_on_and_changes_no_exit_status(
     connector: FakeConnector, tmp_path: Path
 ) -> None:
-    ran = run(connector, tmp_path, LEAST_GIB="1000000", PROCESSING_STRATEGY="STORE_AND_ANALYSE")
+    ran = run_within(
+        connector, tmp_path, LEAST_GIB="1000000", PROCESSING_STRATEGY="STORE_AND_ANALYSE"
+    )
     assert ran.exit_code == 1
     assert connector.events[0].processing_strategy.name == "STORE_AND_ANALYSE"
 
@@ -142,7 +151,7 @@ def test_the_strategy_is_passed_on_and_changes_no_exit_status(
 def test_a_misconfigured_check_exits_2_names_every_variable_and_reports_nothing(
     connector: FakeConnector, tmp_path: Path
 ) -> None:
-    ran = run(connector, tmp_path, LEAST_GIB="many", GATE="maybe", NODE_NAME="")
+    ran = run_within(connector, tmp_path, LEAST_GIB="many", GATE="maybe", NODE_NAME="")
     assert (ran.exit_code, ran.result.outcome) == (2, "misconfigured")
     assert [line.split(":")[1].strip() for line in ran.lines[:-1]] == [
         "LEAST_GIB",
@@ -156,7 +165,7 @@ def test_a_misconfigured_check_exits_2_names_every_variable_and_reports_nothing(
 def test_an_unexpected_exception_is_inconclusive(
     connector: FakeConnector, tmp_path: Path, on_inconclusive: str, exit_code: int
 ) -> None:
-    ran = run(connector, tmp_path, GO="wrong", ON_INCONCLUSIVE=on_inconclusive)
+    ran = run_within(connector, tmp_path, GO="wrong", ON_INCONCLUSIVE=on_inconclusive)
     assert (ran.exit_code, ran.result.code) == (exit_code, "INTERNAL_ERROR")
     assert "unexpected KeyError at stranger.py" in ran.lines[-1]
     [event] = connector.events
@@ -166,42 +175,34 @@ def test_an_unexpected_exception_is_inconclusive(
 def test_of_what_two_tasks_raise_at_once_the_verdict_counts(
     connector: FakeConnector, tmp_path: Path
 ) -> None:
-    ran = run(connector, tmp_path, GO="both", ON_INCONCLUSIVE="block")
+    ran = run_within(connector, tmp_path, GO="both", ON_INCONCLUSIVE="block")
     assert (ran.exit_code, ran.result.code, ran.result.reason) == (1, "PEER_FAILED", "it left.")
 
 
 def test_what_goes_wrong_in_a_callback_of_the_event_loop_is_one_line_and_no_traceback(
     connector: FakeConnector, tmp_path: Path
 ) -> None:
-    ran = run(connector, tmp_path, GO="callback")
+    ran = run_within(connector, tmp_path, GO="callback")
     assert (ran.exit_code, ran.result.code) == (0, "OK")
     said = [line for line in ran.lines if "event loop" in line]
     assert said == ["unexpected in the event loop: KeyError: 'lost'; the verdict is unchanged"]
 
 
-def test_exit_statuses_can_be_set_apart(connector: FakeConnector, tmp_path: Path) -> None:
-    apart = {
-        "EXIT_CODE_FAILED": "41",
-        "EXIT_CODE_PEER_FAILED": "42",
-        "EXIT_CODE_INCONCLUSIVE": "43",
-    }
-    assert run(connector, tmp_path, GO="wrong", ON_INCONCLUSIVE="block", **apart).exit_code == 43
-    assert run(connector, tmp_path, GO="wrong", ON_INCONCLUSIVE="allow", **apart).exit_code == 0
-    assert run(connector, tmp_path, GO="wrong", GATE="observe", **apart).exit_code == 0
-
-
 @pytest.mark.parametrize(
-    ("outcome", "code", "status"),
+    ("outcome", "code", "variables", "status"),
     [
-        (Outcome.FAILED, "ONE", 41),
-        (Outcome.INCONCLUSIVE, "PEER_FAILED", 42),
-        (Outcome.INCONCLUSIVE, "GANG_TIMEOUT", 43),
-        (Outcome.MISCONFIGURED, "CONFIG", 2),
-        (Outcome.PASSED, "OK", 0),
+        (Outcome.FAILED, "ONE", {}, 41),
+        (Outcome.INCONCLUSIVE, "PEER_FAILED", {}, 42),
+        (Outcome.INCONCLUSIVE, "GANG_TIMEOUT", {}, 43),
+        (Outcome.INCONCLUSIVE, "GANG_TIMEOUT", {"ON_INCONCLUSIVE": "allow"}, 0),
+        (Outcome.INCONCLUSIVE, "GANG_TIMEOUT", {"GATE": "observe"}, 0),
+        (Outcome.FAILED, "ONE", {"GATE": "observe"}, 0),
+        (Outcome.MISCONFIGURED, "CONFIG", {}, 2),
+        (Outcome.PASSED, "OK", {}, 0),
     ],
 )
 def test_each_kind_of_block_has_its_own_exit_status(
-    outcome: Outcome, code: str, status: int
+    outcome: Outcome, code: str, variables: dict[str, str], status: int
 ) -> None:
     environ = {
         "NODE_NAME": "node-a",
@@ -210,20 +211,15 @@ def test_each_kind_of_block_has_its_own_exit_status(
         "EXIT_CODE_PEER_FAILED": "42",
         "EXIT_CODE_INCONCLUSIVE": "43",
     }
-
-    async def probe(run: Run[KitSettings]) -> Verdict:
-        raise NotImplementedError
-
-    check = Check(name="one", condition="One", component="Node", settings=KitSettings, probe=probe)
     verdict = Verdict(outcome=outcome, code=code, reason="why.")
-    assert exit_status(check, verdict, read(KitSettings, environ)) == status
+    assert exit_status(CHECK, verdict, read(KitSettings, environ | variables)) == status
 
 
 @pytest.mark.parametrize("on_inconclusive", ["block", "allow"])
 def test_a_missing_tool_is_misconfigured_and_named_with_its_image(
     connector: FakeConnector, tmp_path: Path, on_inconclusive: str
 ) -> None:
-    ran = run(connector, tmp_path, GO="missing", ON_INCONCLUSIVE=on_inconclusive)
+    ran = run_within(connector, tmp_path, GO="missing", ON_INCONCLUSIVE=on_inconclusive)
     assert (ran.exit_code, ran.result.code) == (2, "TOOL_MISSING")
     assert "no-such-tool is not on PATH in the image preflight-tmp-space" in ran.lines[-1]
 
@@ -231,7 +227,9 @@ def test_a_missing_tool_is_misconfigured_and_named_with_its_image(
 def test_a_spent_deadline_is_inconclusive_and_leaves_no_process(
     connector: FakeConnector, tmp_path: Path
 ) -> None:
-    ran = run(connector, tmp_path, GO="hang", CHECK_TIMEOUT="1s", PID_FILE=str(tmp_path / "pid"))
+    ran = run_within(
+        connector, tmp_path, GO="hang", CHECK_TIMEOUT="1s", PID_FILE=str(tmp_path / "pid")
+    )
     assert (ran.exit_code, ran.result.code) == (1, "CHECK_TIMEOUT")
     assert_gone(int((tmp_path / "pid").read_text()))
 
@@ -270,11 +268,11 @@ def test_sigterm_is_inconclusive_reported_and_leaves_no_process(
 
 
 def test_output_is_bounded(connector: FakeConnector, tmp_path: Path) -> None:
-    assert "kept 1000 truncated True" in run(connector, tmp_path, GO="flood").lines
+    assert "kept 1000 truncated True" in run_within(connector, tmp_path, GO="flood").lines
 
 
 def test_without_any_gpu_the_run_is_inconclusive(connector: FakeConnector, tmp_path: Path) -> None:
-    ran = run(connector, tmp_path, GO="gpus", PATH="/usr/bin:/bin")
+    ran = run_within(connector, tmp_path, GO="gpus", PATH="/usr/bin:/bin")
     assert ran.result.code == "NO_GPU"
     assert "runtimeClassName" in ran.lines[-1]
     assert ran.lines[-1].endswith("DRA driver. exit 1")
@@ -291,15 +289,18 @@ def test_gpus_are_found_by_nvidia_smi_and_counted(
         "#!/bin/sh\necho '0, GPU-a, NVIDIA H100, 00000000:1B:00.0'\necho '1, GPU-b, NVIDIA H100, 00000000:2B:00.0'\n"
     )
     smi.chmod(0o755)
-    ran = run(
+    ran = run_within(
         connector, tmp_path, GO="gpus", PATH=f"{tmp_path}:/usr/bin:/bin", EXPECTED_GPUS=expected
     )
     assert ran.result.code == code
 
 
-def test_a_hanging_connector_changes_no_verdict(connector: FakeConnector, tmp_path: Path) -> None:
+def test_a_hanging_connector_changes_no_verdict(
+    connector: FakeConnector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "send", partial(report.send, budget=0.2))
     connector.mode = "hang"
-    ran = run(connector, tmp_path)
+    ran = run_within(connector, tmp_path)
     assert (ran.exit_code, ran.result.outcome) == (0, "passed")
     assert any("the verdict is unchanged" in line for line in ran.lines)
 
@@ -308,36 +309,26 @@ def test_who_reads_the_result_learns_that_nothing_was_reported_and_why(
     connector: FakeConnector, tmp_path: Path
 ) -> None:
     nowhere = tmp_path / "nobody.sock"
-    ran = run_check(STRANGER, nowhere, tmp_path, {}, check="tmp-space")
+    ran = run_within(nowhere, tmp_path)
     assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "passed", "OK")
     said = f"not reported (platform connector at {nowhere}: there is no such socket): /tmp has "
     assert ran.result.reason.startswith(said)
-    assert run(connector, tmp_path).result.reason.startswith("/tmp has ")
+    assert run_within(connector, tmp_path).result.reason.startswith("/tmp has ")
 
 
 def test_the_log_says_how_much_of_the_time_was_its_tools(
     connector: FakeConnector, tmp_path: Path
 ) -> None:
-    [line] = [line for line in run(connector, tmp_path).lines if line.startswith("took ")]
+    [line] = [line for line in run_within(connector, tmp_path).lines if line.startswith("took ")]
     whole, runs, tools = (float(word) for word in re.findall(r"\d+(?:\.\d+)?", line))
     assert runs == 1
     assert 0 < tools < whole
 
 
-def test_help_is_a_manual() -> None:
+def test_help_is_a_manual_with_the_checks_own_defaults() -> None:
     done = subprocess.run([*STRANGER, "--help"], capture_output=True, text=True, check=True)
-    for word in (
-        "LEAST_GIB",
-        "free space that /tmp must have",
-        "PLATFORM_CONNECTOR_SOCKET",
-        "CHECK_TIMEOUT",
-        "Exit status",
-    ):
+    for word in ("LEAST_GIB", "free space that /tmp must have", "CONNECTOR_SOCKET", "Exit status"):
         assert word in done.stdout
-
-
-def test_help_says_the_checks_own_defaults() -> None:
-    done = subprocess.run([*STRANGER, "--help"], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     for variable, default in (("CHECK_TIMEOUT", "20s"), ("ON_INCONCLUSIVE", "block")):
         assert lines[lines.index(f"  {variable}") + 1].endswith(f"default: {default}")

@@ -33,11 +33,6 @@ PASSED = Verdict(Outcome.PASSED, "OK", "fine.")
 UUIDS = [f"GPU-{i}" for i in range(8)]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def healthy(uuid: str) -> DeviceFacts:
     return DeviceFacts(
         uuid,
@@ -310,17 +305,22 @@ def test_unknown_facts_are_no_findings() -> None:
     assert load([DeviceFacts(uuid) for uuid in UUIDS], [DeviceFacts(uuid) for uuid in UUIDS]) == []
 
 
-async def test_every_call_of_nvml_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+def refusing(monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    """NVML finds GPUs, and answers every other question about them with an error."""
 
-    for name in [
-        name for name in dir(pynvml) if name.startswith(("nvmlDeviceGet", "nvmlSystemGet"))
-    ]:
-        monkeypatch.setattr(pynvml, name, refuse)
+    def refuse(*_: Any) -> None:
+        raise pynvml.NVMLError(error)
+
+    for name in dir(pynvml):
+        if name.startswith(("nvmlDeviceGet", "nvmlSystemGet")):
+            monkeypatch.setattr(pynvml, name, refuse)
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda pci: pci)
+
+
+async def test_every_call_of_nvml_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing(monkeypatch, pynvml.NVML_ERROR_NOT_SUPPORTED)
     listed = [gpus.Gpu(i, uuid, "H100", f"0:{i}") for i, uuid in enumerate(UUIDS)]
     seen = await counters.snapshot(listed)
     assert seen == tuple(DeviceFacts(uuid) for uuid in UUIDS)
@@ -333,14 +333,7 @@ async def test_every_call_of_nvml_is_optional(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_gpu_that_an_older_driver_refuses_to_measure_until_it_is_reset_needs_a_reset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(*_: Any) -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_RESET_REQUIRED)
-
-    for name in [name for name in dir(pynvml) if name.startswith("nvmlDeviceGet")]:
-        monkeypatch.setattr(pynvml, name, refuse)
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda pci: pci)
+    refusing(monkeypatch, pynvml.NVML_ERROR_RESET_REQUIRED)
     [sign] = scan(await counters.snapshot([gpus.Gpu(0, "GPU-0", "H100", "0:0")]))
     assert (sign.code, sign.severity.name, sign.action) == (
         "RECOVERY_NEEDED",

@@ -187,33 +187,10 @@ def test_without_fallback_that_is_no_verdict() -> None:
     assert "Google publishes none" in raised.value.reason
 
 
-def test_the_instance_type_is_waited_for(tmp_path: Path) -> None:
-    kind, facts = tmp_path / "instance-type", tmp_path / "topology"
-    kind.write_text("")
-    settings = read(
-        TopologySettings,
-        {
-            "PREFLIGHT_TOPOLOGY_DIR": str(BUILT_IN),
-            "PREFLIGHT_TOPOLOGY_MAP": mapped(ADR),
-            "NODE_INSTANCE_TYPE_PATH": str(kind),
-            "NODE_TOPOLOGY_PATH": str(facts),
-        },
-    )
-
-    async def story() -> TopologyFile:
-        found: list[TopologyFile] = []
-
-        async def look() -> None:
-            found.append(await find_topology(settings, {}))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(look)
-            await anyio.sleep(0.3)
-            assert found == []
-            kind.write_text("Standard_ND96amsr_A100_v4")
-        return found[0]
-
-    assert anyio.run(story).path == f"{BUILT_IN}/azure-ndv4.xml"
+def test_the_instance_type_may_stand_in_a_file(tmp_path: Path) -> None:
+    (file := tmp_path / "instance-type").write_text("Standard_ND96amsr_A100_v4")
+    found = find(PREFLIGHT_TOPOLOGY_MAP=mapped(ADR), NODE_INSTANCE_TYPE_PATH=str(file))
+    assert found.path == f"{BUILT_IN}/azure-ndv4.xml"
 
 
 @pytest.fixture
