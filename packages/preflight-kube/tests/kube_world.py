@@ -4,10 +4,12 @@ Reflector told.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import trustme
 from preflight_kube.runtime.reflector import Change
 
 
@@ -40,6 +42,18 @@ class KeptMeta(msgspec.Struct):
 
 def config_map(name: str, labels: dict[str, str] | None = None, **data: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": labels or {}}, "data": data}
+
+
+def serving(
+    authority: trustme.CA, name: str = "127.0.0.1", *, clients: trustme.CA | None = None
+) -> ssl.SSLContext:
+    """What serves with a certificate of ``authority``; ``clients``: whose it wants to see."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(name).configure_cert(context)
+    if clients is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        clients.configure_trust(context)
+    return context
 
 
 def names(items: Iterable[Any]) -> list[str]:

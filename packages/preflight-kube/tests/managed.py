@@ -2,8 +2,8 @@
 
 It mirrors the ConfigMaps of the namespace and, while it leads, counts in the ConfigMap ``marks``
 how often it has led. With FOLDER it serves an admission webhook with the certificate in there:
-``/mutate`` labels, ``/validate`` refuses what is called "refused". A ConfigMap of that name has the
-leader return, or raise: ``return``, ``raise``.
+``/mutate`` labels, ``/validate`` refuses what is called "refused". A ConfigMap called "raise" has
+the leader raise.
 """
 
 from __future__ import annotations
@@ -66,8 +66,6 @@ def main(namespace: str, lease: str, folder: str = "", linger: str = "0") -> int
                 names = {one.metadata.name for one in maps.store.values()}
                 if "raise" in names:
                     raise LookupError("the test wants it")
-                if "return" in names:
-                    return
                 await anyio.sleep(0.02)
 
         return Parts(reflectors=[maps], servers=servers, lead=lead)

@@ -7,11 +7,9 @@ import base64
 import json
 import re
 import ssl
-import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -24,8 +22,7 @@ from preflight_kube.admission.certs import CertificateTarget, Configuration, kee
 from preflight_kube.auth.connection import Connection
 from preflight_kube.cli import commands
 from preflight_kube.client.client import Client, KubeError, NotFound
-from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
-from preflight_testing.apiserver import ApiServer
+from preflight_testing.apidouble import RESOURCES, Resource
 from preflight_testing.plugin import ApiFixture
 
 pytestmark = pytest.mark.anyio
@@ -97,33 +94,13 @@ class World:
         return found
 
 
-HOOKS = [
-    Resource("admissionregistration.k8s.io/v1", f"{kind.lower()}s", kind, namespaced=False)
-    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+SERVED = [
+    *RESOURCES,
+    *(
+        Resource("admissionregistration.k8s.io/v1", f"{kind.lower()}s", kind, namespaced=False)
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+    ),
 ]
-
-
-@pytest.fixture(params=["double", "real"])
-def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiFixture]:
-    """As everywhere, but for a double that has webhook configurations, too."""
-    name = f"t-{uuid.uuid4().hex[:10]}"
-    namespace = {"metadata": {"name": name}}
-    if request.param == "real":
-        real: ApiServer = request.getfixturevalue("real_api_server")
-        real.call("POST", "/api/v1/namespaces", namespace)
-        yield ApiFixture(
-            "real",
-            real.server,
-            real.kubeconfig(tmp_path / "kubeconfig"),
-            name,
-            real.forget,
-            real.restart,
-        )
-        return
-    with ApiDouble([*RESOURCES, *HOOKS]) as double:
-        double.within(lambda: double.create("namespaces", namespace))
-        kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", double.url)
-        yield ApiFixture("double", double.url, kubeconfig, name, lambda: None, double.restart)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import anyio
 import pytest
 import trustme
 from anyio.abc import SocketAttribute, SocketStream
-from kube_world import Item
+from kube_world import Item, serving
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client import transport
 from preflight_kube.client.client import Client
@@ -63,12 +63,6 @@ async def test_whoever_is_cut_off_during_the_handshake_leaves_no_connection() ->
         group.cancel_scope.cancel()
 
 
-def serving(authority: trustme.CA) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    return context
-
-
 async def test_connections_that_a_replaced_authority_made_old_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +78,7 @@ async def test_connections_that_a_replaced_authority_made_old_are_closed(
         }
         with nothing_left_open():
             async with Client(connection(environ, tmp_path), agent="tests") as client:
-                for round_ in range(4):
+                for round_ in range(3):
                     ca.write_text(authority.cert_pem.bytes().decode() + "\n" * round_)
                     path = "/api/v1/namespaces"
                     async with client.watch(path, Item, resource_version="", seconds=1) as events:

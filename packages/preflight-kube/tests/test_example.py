@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
-from preflight_testing.helm import CHARTS, render
 from preflight_testing.waiting import until
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "greeting"
@@ -38,6 +37,8 @@ async def test_a_config_map_follows_its_greeting_and_comes_back(tmp_path: Path) 
 
 
 def test_its_chart_has_all_that_it_needs(tmp_path: Path) -> None:
+    from preflight_testing.helm import CHARTS, render  # Go takes long to load
+
     chart = shutil.copytree(EXAMPLE / "chart", tmp_path / "chart")
     shutil.copytree(CHARTS / "preflight-common", chart / "charts" / "preflight-common")
     kinds = {it["kind"] for it in render(chart)}

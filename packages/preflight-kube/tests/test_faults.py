@@ -15,7 +15,7 @@ import anyio
 import pytest
 import trustme
 from blockbuster import blockbuster_ctx
-from kube_world import Item, Kept, config_map
+from kube_world import Item, Kept, config_map, serving
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client import transport
 from preflight_kube.client.client import READ_ATTEMPTS, Client, KubeError
@@ -142,8 +142,8 @@ async def test_an_answer_that_comes_byte_by_byte_is_left(
 
 
 async def test_a_watch_that_never_ends_a_line_is_left(dripping: Connection) -> None:
-    async with Client(dripping, agent="tests", timeout=5) as client:
-        with anyio.fail_after(600), pytest.raises(KubeError, match="has not ended after 6 s"):
+    async with Client(dripping, agent="tests", timeout=1) as client:
+        with anyio.fail_after(600), pytest.raises(KubeError, match="has not ended after 2 s"):
             await _watched(client)
 
 
@@ -161,12 +161,6 @@ async def test_a_write_that_is_turned_away_is_not_repeated(
         await client.create(PATH, config_map("two"))
     assert (caught.value.status, caught.value.reason) == (429, "TooManyRequests")
     assert client.requests.count["create"] == 1
-
-
-async def test_an_answer_that_is_no_status_is_quoted(double: ApiDouble, client: Client) -> None:
-    double.fault = Times(1, "GET", ApiAnswer(502, "bad gateway\n"))
-    with pytest.raises(KubeError, match=r"answered 502 \(bad gateway\)"):
-        await client.get(f"{PATH}/one", Item)
 
 
 async def test_an_answer_that_cannot_be_read_is_an_error_that_names_the_path(
@@ -223,29 +217,18 @@ async def test_a_token_that_comes_after_the_refusal_is_taken_at_once(tmp_path: P
         ApiDouble(token="new") as double,
         Client(by_file(double, file), agent="tests") as client,
     ):
-        with pytest.raises(KubeError, match="401"):
+        with pytest.raises(KubeError) as caught:
             await client.create(PATH, config_map("one"))
+        assert caught.value.status == 401
         file.write_text("new\n")
         await client.create(PATH, config_map("one"))
 
 
-async def test_a_token_that_stays_refused_is_an_error() -> None:
-    async with (
-        ApiDouble(token="other") as double,
-        Client(to(double, token="ours"), agent="tests") as client,
-    ):
-        with pytest.raises(KubeError) as caught:
-            await client.get(f"{PATH}/one", Item)
-        assert caught.value.status == 401
-
-
 async def test_tls_is_verified_against_the_cluster_s_authority(tmp_path: Path) -> None:
     authority = trustme.CA()
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(tls)
     ca = tmp_path / "ca.crt"
     authority.cert_pem.write_to_path(str(ca))
-    async with ApiDouble(tls=tls) as double:
+    async with ApiDouble(tls=serving(authority)) as double:
         trusted = write_kubeconfig(tmp_path / "trusted", double.url, ca=ca)
         async with Client(connection({"KUBECONFIG": str(trusted)}), agent="tests") as client:
             await client.create(PATH, config_map("one"))
@@ -258,10 +241,6 @@ async def test_tls_is_verified_against_the_cluster_s_authority(tmp_path: Path) -
 async def test_a_plug_in_is_asked_again_before_its_certificate_has_ended() -> None:
     """Nobody has to be refused for that, as whose handshake a proxy ends without a word."""
     authority, former = trustme.CA(), trustme.CA()
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.verify_mode = ssl.CERT_REQUIRED
-    authority.configure_trust(tls)
-    authority.issue_cert("127.0.0.1").configure_cert(tls)
 
     def by(url: str, ours: trustme.CA, **how: Any) -> Connection:
         verify = ssl.create_default_context()
@@ -269,7 +248,7 @@ async def test_a_plug_in_is_asked_again_before_its_certificate_has_ended() -> No
         ours.issue_cert("gang.example.com").configure_cert(verify)
         return Connection(url, verify, **how)
 
-    async with ApiDouble(tls=tls) as double:
+    async with ApiDouble(tls=serving(authority, clients=authority)) as double:
         url = double.url
         ended = by(url, former, expires=time.time(), again=lambda: by(url, authority))
         async with Client(ended, agent="tests") as client:
@@ -280,10 +259,6 @@ async def test_files_that_a_kubeconfig_names_are_found_beside_it_wherever_we_run
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = trustme.CA()
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.verify_mode = ssl.CERT_REQUIRED
-    authority.configure_trust(tls)
-    authority.issue_cert("127.0.0.1").configure_cert(tls)
     folder, elsewhere = tmp_path / "pki", tmp_path / "elsewhere"
     folder.mkdir()
     elsewhere.mkdir()
@@ -297,7 +272,7 @@ async def test_files_that_a_kubeconfig_names_are_found_beside_it_wherever_we_run
         "client-key": "pki/client.key",
         "tokenFile": "pki/token",
     }
-    async with ApiDouble(tls=tls, token="ours") as double:
+    async with ApiDouble(tls=serving(authority, clients=authority), token="ours") as double:
         path = write_kubeconfig(
             tmp_path / "kubeconfig", double.url, ca=Path("pki/ca.crt"), user=user
         )
@@ -324,11 +299,6 @@ async def test_a_pod_without_a_token_is_told_what_to_do(tmp_path: Path) -> None:
         connection({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path)
 
 
-async def test_neither_pod_nor_kubeconfig_is_told_what_to_do() -> None:
-    with pytest.raises(KubeError, match="set KUBECONFIG to a kubeconfig file"):
-        connection({})
-
-
 @pytest.mark.parametrize(
     ("user", "said"),
     [
@@ -346,11 +316,7 @@ async def test_a_user_that_cannot_log_in_is_one_sentence(
     assert str(caught.value).startswith(f"{path} (KUBECONFIG): ")
 
 
-NO_USER = """{contexts: [{name: x, context: {cluster: c, user: u}}], clusters: [{name: c, cluster: {server: "https://a"}}],
-users: [{name: another, user: {token: t}}], current-context: x}"""
-
-
-@pytest.mark.parametrize("text", ["", "a: [", "contexts: []\ncurrent-context: none", NO_USER, None])
+@pytest.mark.parametrize("text", ["", "a: [", None])
 async def test_a_file_that_is_no_kubeconfig_is_one_sentence(
     tmp_path: Path, text: str | None
 ) -> None:

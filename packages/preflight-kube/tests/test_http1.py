@@ -7,9 +7,10 @@ from __future__ import annotations
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
 import anyio
 import pytest
@@ -37,27 +38,36 @@ class Server:
         async with stream:
             async for piece in stream:
                 pieces.append(piece)
-                answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(OBJECT)
-                await stream.send(answer + OBJECT)
+                await stream.send(ANSWER)
                 if self.hangs_up:
                     return
+
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(OBJECT) + OBJECT
+
+
+@asynccontextmanager
+async def served(
+    serve: Callable[[SocketStream], Awaitable[None]], below: str = "", **how: Any
+) -> AsyncIterator[Client]:
+    """A client of what ``serve`` makes of each connection."""
+    async with (
+        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(listener.serve, serve)
+        server = f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}{below}"
+        target = Connection(server, ssl.create_default_context(), **how)
+        async with Client(target, agent="tests", attempts=1, timeout=10) as client:
+            yield client
+        group.cancel_scope.cancel()
 
 
 @asynccontextmanager
 async def asked(below: str = "") -> AsyncIterator[tuple[Server, Client]]:
     server = Server()
-    async with (
-        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
-        anyio.create_task_group() as group,
-    ):
-        group.start_soon(listener.serve, server.serve)
-        port = listener.extra(SocketAttribute.local_port)
-        target = Connection(
-            f"http://127.0.0.1:{port}{below}", ssl.create_default_context(), token="t"
-        )
-        async with Client(target, agent="tests", attempts=1, timeout=10) as client:
-            yield server, client
-        group.cancel_scope.cancel()
+    async with served(server.serve, below, token="t") as client:
+        yield server, client
 
 
 async def test_head_and_body_of_a_write_leave_together_and_say_who_asks() -> None:
@@ -86,29 +96,16 @@ async def test_head_and_body_of_a_write_leave_together_and_say_who_asks() -> Non
 
 async def test_a_body_larger_than_a_packet_arrives_whole() -> None:
     received = bytearray()
-    done = anyio.Event()
 
     async def serve(stream: SocketStream) -> None:
         async with stream:
             async for piece in stream:
                 received.extend(piece)
                 if received.endswith(b'END"}'):
-                    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(OBJECT)
-                    await stream.send(answer + OBJECT)
-                    done.set()
+                    await stream.send(ANSWER)
 
-    async with (
-        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
-        anyio.create_task_group() as group,
-    ):
-        group.start_soon(listener.serve, serve)
-        server = f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
-        async with Client(
-            Connection(server, ssl.create_default_context()), agent="tests"
-        ) as client:
-            await client.replace("/a", {"data": "x\r\n\r\n" * 300_000 + "END"})
-        await done.wait()
-        group.cancel_scope.cancel()
+    async with served(serve) as client:
+        await client.replace("/a", {"data": "x\r\n\r\n" * 300_000 + "END"})
     assert len(received) > 1_000_000
 
 
@@ -126,10 +123,7 @@ async def test_a_connection_that_the_server_has_closed_meanwhile_is_followed_by_
     assert len(server.came) >= 3
 
 
-async def test_all_that_were_under_way_with_an_old_token_are_sent_again_with_the_new_one(
-    tmp_path: Path,
-) -> None:
-    (token := tmp_path / "token").write_text("new")
+async def test_all_that_were_under_way_with_an_old_token_are_sent_again_with_the_new_one() -> None:
     under_way: list[bytes] = []
     both, answered = anyio.Event(), anyio.Event()
 
@@ -138,8 +132,7 @@ async def test_all_that_were_under_way_with_an_old_token_are_sent_again_with_the
             async for request in stream:
                 if b"Bearer new" in request:
                     answered.set()
-                    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(OBJECT)
-                    await stream.send(answer + OBJECT)
+                    await stream.send(ANSWER)
                     continue
                 under_way.append(request)
                 if len(under_way) == 2:
@@ -148,22 +141,15 @@ async def test_all_that_were_under_way_with_an_old_token_are_sent_again_with_the
                 await both.wait()
                 await stream.send(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
 
+    def again() -> Connection:
+        return replace(client.target, token="new")
+
     async with (
-        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
-        anyio.create_task_group() as group,
+        served(serve, token="old", again=again) as client,
+        anyio.create_task_group() as asking,
     ):
-        group.start_soon(listener.serve, serve)
-        server = f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
-        verify = ssl.create_default_context()
-        new = Connection(server, verify, token=token.read_text())
-        target = Connection(server, verify, token="old", again=lambda: new)
-        async with (
-            Client(target, agent="tests", attempts=1) as client,
-            anyio.create_task_group() as asking,
-        ):
-            asking.start_soon(client.get, "/a", Item)
-            asking.start_soon(client.get, "/b", Item)
-        group.cancel_scope.cancel()
+        asking.start_soon(client.get, "/a", Item)
+        asking.start_soon(client.get, "/b", Item)
     assert len(under_way) == 2
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trustme
-from preflight_kube.auth.connection import EARLY, by_kubeconfig
+from preflight_kube.auth.connection import EARLY, by_kubeconfig, connection
 from preflight_kube.auth.kubeconfig import KubeconfigError, chosen
 from preflight_kube.errors import BadAccess
 
@@ -70,6 +70,10 @@ def test_an_empty_file_does_no_harm() -> None:
         (
             {**document("a", current="a"), "clusters": []},
             'context a names "a", which is not among its clusters (none)',
+        ),
+        (
+            {**document("a", current="a"), "users": document("b")["users"]},
+            'context a names "a", which is not among its users (b)',
         ),
         (document("a", current="a", server=""), "cluster a has no server"),
         *(
@@ -222,6 +226,21 @@ def test_of_several_files_those_that_are_not_there_are_passed_over(folder: Path)
     for listed in ("/nowhere", f"/nowhere{os.pathsep}/neither"):
         with pytest.raises(BadAccess, match="name a kubeconfig file"):
             by_kubeconfig(listed, os.environ)
+
+
+def test_people_s_commands_know_kubectl_s_own_kubeconfig_and_services_do_not(
+    tmp_path: Path,
+) -> None:
+    (own := tmp_path / ".kube").mkdir()
+    plugin(own, answer(token="t"))
+    environ = {"PATH": os.environ["PATH"]}
+    assert connection(environ, home=tmp_path).token == "t"
+    with pytest.raises(BadAccess, match=r"KUBECONFIG is not set .*set KUBECONFIG to a kubeconfig"):
+        connection(environ)
+    with pytest.raises(
+        BadAccess, match=r"there is no /nowhere/\.kube/config, and this is not a pod"
+    ):
+        connection(environ, home=Path("/nowhere"))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
-from kube_world import config_map
+from kube_world import Item, config_map, names
 from preflight_kube import logs
 from preflight_kube.auth.connection import Connection
 from preflight_kube.cli.commands import BAD_INPUT, DONE, FAILED
@@ -27,6 +27,7 @@ from preflight_kube.runtime.health import HealthServer
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.manager import Ended, Parts, serve
 from preflight_kube.runtime.ports import PortTaken
+from preflight_kube.runtime.reflector import Reflector
 from preflight_kube.runtime.workqueue import Backoff
 from preflight_testing import waiting
 from preflight_testing.plugin import ApiFixture
@@ -107,24 +108,7 @@ async def marked(api: ApiFixture, client: Client) -> Callable[[], Any]:
     return led
 
 
-async def test_a_replica_is_ready_leads_and_ends_with_0_at_sigterm(
-    api: ApiFixture, tmp_path: Path, marked: Callable[[], Any]
-) -> None:
-    async with managed(api.kubeconfig, tmp_path, api.namespace, "lease") as one:
-        await one.ready()
-        await until(lambda: one.said("leading"), "it leads")
-        while not await marked():
-            await asyncio.sleep(0.02)
-        assert (await one.get("/healthz")).status_code == 200
-        assert "tests_admission_reviews" in (await one.get("/metrics")).text
-        assert await one.ends(signal.SIGTERM) == DONE
-        assert [line["signal"] for line in one.said("stopping")] == ["SIGTERM"]
-        assert one.said("released the lease")
-        assert {line["component"] for line in one.said("stopped")} == {"managed"}
-        assert one.stderr == ""
-
-
-async def test_the_next_replica_leads_when_the_leader_ends_and_is_ready_before_it_leads(
+async def test_a_replica_is_ready_leads_and_ends_with_0_at_sigterm_and_the_next_one_leads(
     api: ApiFixture, tmp_path: Path, marked: Callable[[], Any]
 ) -> None:
     async with (
@@ -135,58 +119,23 @@ async def test_the_next_replica_leads_when_the_leader_ends_and_is_ready_before_i
         await two.ready()
         await until(lambda: one.said("leading") or two.said("leading"), "one of them leads")
         leader, other = (one, two) if one.said("leading") else (two, one)
+        while not await marked():
+            await asyncio.sleep(0.02)
         assert not other.said("leading")
-        assert await leader.ends(signal.SIGINT) == DONE
+        assert (await leader.get("/healthz")).status_code == 200
+        assert "tests_admission_reviews" in (await leader.get("/metrics")).text
+        assert await leader.ends(signal.SIGTERM) == DONE
+        assert [line["signal"] for line in leader.said("stopping")] == ["SIGTERM"]
+        assert leader.said("released the lease")
+        assert {line["component"] for line in leader.said("stopped")} == {"managed"}
+        assert leader.stderr == ""
         await until(lambda: other.said("leading"), "the other one leads")
         while await marked() < 2:
             await asyncio.sleep(0.02)
+        assert await other.ends(signal.SIGINT) == DONE
 
 
-async def test_a_replica_that_loses_its_lease_stays_and_leads_again(
-    api: ApiFixture, client: Client, target: Connection, tmp_path: Path, marked: Callable[[], Any]
-) -> None:
-    async with proxied(target) as (proxy, through):
-        kubeconfig = by_way_of(through, api, tmp_path)
-        async with managed(kubeconfig, tmp_path, api.namespace, "lease") as one:
-            await until(lambda: one.said("leading"), "it leads")
-            while not await marked():
-                await asyncio.sleep(0.02)
-            proxy.cut(refuse=True)
-            await until(lambda: one.said("no longer leading"), "it stops acting")
-            proxy.restore()
-            await until(lambda: len(one.said("leading")) == 2, "it leads again")
-            while await marked() < 2:
-                await asyncio.sleep(0.02)
-            assert await one.ends(signal.SIGTERM) == DONE
-
-
-@pytest.mark.parametrize(
-    ("name", "why"), [("raise", "LookupError: the test wants it"), ("return", "Ended")]
-)
-async def test_a_part_that_ends_ends_the_process_with_one_line_that_says_why(
-    api: ApiFixture, client: Client, tmp_path: Path, marked: Callable[[], Any], name: str, why: str
-) -> None:
-    async with managed(api.kubeconfig, tmp_path, api.namespace, "lease") as one:
-        await one.ready()
-        await client.create(api.path("configmaps"), config_map(name))
-        assert await one.ends() == FAILED
-        [line] = one.said("ended by a fault of its own; it is restarted, please report this line")
-        assert line["error"].startswith(why)
-        assert "at" in line
-        assert one.stderr == ""
-
-
-async def test_without_an_election_it_acts_once_it_has_read_the_cluster(
-    api: ApiFixture, tmp_path: Path, marked: Callable[[], Any]
-) -> None:
-    async with managed(api.kubeconfig, tmp_path, api.namespace, "") as one:
-        await one.ready()
-        while not await marked():
-            await asyncio.sleep(0.02)
-        assert not one.said("leading")
-
-
-async def test_a_replica_that_cannot_read_the_cluster_is_alive_and_not_ready_and_says_why(
+async def test_a_replica_is_not_ready_before_it_can_read_and_leads_again_after_it_lost_its_lease(
     target: Connection, api: ApiFixture, tmp_path: Path, marked: Callable[[], Any]
 ) -> None:
     async with proxied(target) as (proxy, through):
@@ -201,6 +150,28 @@ async def test_a_replica_that_cannot_read_the_cluster_is_alive_and_not_ready_and
             assert not one.said("leading")
             proxy.restore()
             await one.ready()
+            while not await marked():
+                await asyncio.sleep(0.02)
+            proxy.cut(refuse=True)
+            await until(lambda: one.said("no longer leading"), "it stops acting")
+            proxy.restore()
+            await until(lambda: len(one.said("leading")) == 2, "it leads again")
+            while await marked() < 2:
+                await asyncio.sleep(0.02)
+            assert await one.ends(signal.SIGTERM) == DONE
+
+
+async def test_a_part_that_raises_ends_the_process_with_one_line_that_says_why(
+    api: ApiFixture, client: Client, tmp_path: Path, marked: Callable[[], Any]
+) -> None:
+    async with managed(api.kubeconfig, tmp_path, api.namespace, "lease") as one:
+        await one.ready()
+        await client.create(api.path("configmaps"), config_map("raise"))
+        assert await one.ends() == FAILED
+        [line] = one.said("ended by a fault of its own; it is restarted, please report this line")
+        assert line["error"].startswith("LookupError: the test wants it")
+        assert "at" in line
+        assert one.stderr == ""
 
 
 # --- within this process
@@ -208,6 +179,10 @@ async def test_a_replica_that_cannot_read_the_cluster_is_alive_and_not_ready_and
 
 class Stopped(Exception):
     pass
+
+
+async def stop(leadership: Leadership) -> None:
+    raise Stopped
 
 
 async def serving(client: Connection, parts: Callable[[Client], Parts], **more: Any) -> None:
@@ -231,14 +206,11 @@ async def test_parts_that_ask_the_api_server_are_built_again_until_it_answers(
     monkeypatch.setattr(manager, "_BUILDING", Backoff(0.01, 0.01))
     tries: list[int] = []
 
-    async def lead(leadership: Leadership) -> None:
-        raise Stopped
-
     def parts(client: Client) -> Parts:
         tries.append(1)
         if len(tries) < 3:
             raise KubeError("no answer")
-        return Parts(lead=lead)
+        return Parts(lead=stop)
 
     with pytest.raises(ExceptionGroup) as raised:
         await serving(target, parts)
@@ -246,12 +218,42 @@ async def test_parts_that_ask_the_api_server_are_built_again_until_it_answers(
     assert len(tries) == 3
 
 
-async def test_a_task_that_returns_is_a_fault_that_names_it(target: Connection) -> None:
-    async def brief() -> None: ...
+async def test_without_an_election_it_acts_once_it_has_read_the_cluster(
+    target: Connection, api: ApiFixture
+) -> None:
+    there: list[str] = []
 
+    def parts(client: Client) -> Parts:
+        namespaces = Reflector(client, "/api/v1/namespaces", Item)
+
+        async def lead(leadership: Leadership) -> None:
+            there.extend(names(namespaces.store.values()))
+            await stop(leadership)
+
+        return Parts(reflectors=[namespaces], lead=lead)
+
+    with pytest.raises(ExceptionGroup):
+        await serving(target, parts)
+    assert api.namespace in there
+
+
+async def brief(*_: Leadership) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        (Parts(tasks={"the sweeper": brief}), "the sweeper has ended"),
+        (Parts(lead=brief), "the leader's work has ended"),
+    ],
+    ids=["a task", "the leader's work"],
+)
+async def test_what_returns_is_a_fault_that_names_it(
+    target: Connection, parts: Parts, why: str
+) -> None:
     with pytest.raises(ExceptionGroup) as raised:
-        await serving(target, lambda _: Parts(tasks={"the sweeper": brief}))
-    assert raised.group_contains(Ended, match="the sweeper has ended")
+        await serving(target, lambda _: parts)
+    assert raised.group_contains(Ended, match=why)
 
 
 async def test_a_taken_port_is_said_in_one_sentence(

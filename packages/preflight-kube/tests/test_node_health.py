@@ -66,17 +66,17 @@ def after(*runs: EndedRun, status: NodeHealthStatus = NEW) -> NodeHealthStatus:
     return status
 
 
-@pytest.mark.parametrize(("type_", "of_gpu"), sorted(fatal_subjects()))
-def test_every_fatal_finding_of_the_matrix_makes_the_node_sick_while_its_condition_is_true(
-    type_: str, of_gpu: bool
-) -> None:
-    gpus = (GPU,) if of_gpu else ()
-    found = judge(NEW, [condition(type_, *gpus)], at(9))
-    assert (found.state, found.found_by, found.by_word_of) == ("Sick", type_, "NodeCondition")
-    assert (found.since, found.code) == (at(5), "DCGM_FR_FAULTY_MEMORY")
-    assert [one.uuid for one in found.gpus] == list(gpus)
-    for status in ("False", "Unknown"):
-        assert judge(NEW, [condition(type_, *gpus, status=status)], at(9)).state == "Unknown"
+def test_every_fatal_finding_of_the_matrix_makes_the_node_sick_while_its_condition_is_true() -> (
+    None
+):
+    for type_, of_gpu in sorted(fatal_subjects()):
+        gpus = (GPU,) if of_gpu else ()
+        found = judge(NEW, [condition(type_, *gpus)], at(9))
+        assert (found.state, found.found_by, found.by_word_of) == ("Sick", type_, "NodeCondition")
+        assert (found.since, found.code) == (at(5), "DCGM_FR_FAULTY_MEMORY")
+        assert [one.uuid for one in found.gpus] == list(gpus)
+        for status in ("False", "Unknown"):
+            assert judge(NEW, [condition(type_, *gpus, status=status)], at(9)).state == "Unknown"
 
 
 def test_each_gpu_of_a_condition_has_the_code_of_its_own_part() -> None:

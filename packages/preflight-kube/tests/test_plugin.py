@@ -17,7 +17,7 @@ from kube_world import Item
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client import transport
 from preflight_kube.client.client import Client
-from preflight_kube.errors import BadAccess, KubeError
+from preflight_kube.errors import KubeError
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.apiserver import ApiServer
 
@@ -118,20 +118,3 @@ async def test_a_plug_in_that_has_nothing_better_leaves_the_server_s_refusal(log
     ) as client:
         with pytest.raises(KubeError, match="401"):
             await reads(client)
-
-
-def test_people_s_commands_know_kubectl_s_own_kubeconfig_and_services_do_not(
-    log_in: LogIn, tmp_path: Path
-) -> None:
-    environ = {name: value for name, value in os.environ.items() if name == "PATH"}
-    (tmp_path / ".kube").mkdir()
-    (tmp_path / ".kube" / "config").symlink_to(log_in.kubeconfig)
-    (tmp_path / ".kube" / "log-in").symlink_to(tmp_path / "log-in")
-    (tmp_path / ".kube" / "token").symlink_to(tmp_path / "token")
-    assert connection(environ, home=tmp_path).token == (tmp_path / "token").read_text()
-    with pytest.raises(BadAccess, match="KUBECONFIG is not set and this is not a pod"):
-        connection(environ)
-    with pytest.raises(
-        BadAccess, match=r"there is no /nowhere/\.kube/config, and this is not a pod"
-    ):
-        connection(environ, home=Path("/nowhere"))

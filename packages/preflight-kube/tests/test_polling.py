@@ -66,16 +66,3 @@ async def test_looks_that_fail_do_not_keep_others_from_theirs() -> None:
         await until(lambda: seen > 3, "the other goes on")
         assert kept.unready() == "", "a minute has not passed"
         group.cancel_scope.cancel()
-
-
-async def test_a_look_that_never_ends_is_shown_to_work() -> None:
-    registry = CollectorRegistry()
-    kept = Polling(Gauge("watching", "", ["watcher"], registry=registry))
-
-    def up() -> float | None:
-        return registry.get_sample_value("watching", {"watcher": "preflightconfigs"})
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(kept.keep, "preflightconfigs", anyio.sleep_forever, 0.01)
-        await until(lambda: up() == 1, "the gauge says so")
-        group.cancel_scope.cancel()

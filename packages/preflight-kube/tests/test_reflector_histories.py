@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kube_world import Kept
 from preflight_kube.auth.connection import Connection
@@ -71,6 +71,7 @@ class Cluster:
 
 
 @given(STEPS)
+@settings(max_examples=settings().max_examples // 2 or 1)
 async def test_the_store_becomes_what_the_cluster_is(steps: list[tuple[str, ...]]) -> None:
     folded: dict[str, str] = {}
 

@@ -20,21 +20,17 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from kube_world import Item, names
+from kube_world import Item, names, serving
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client import transport
 from preflight_kube.client.client import Client, KubeError
+from preflight_kube.runtime import reflector
 from preflight_kube.runtime.reflector import Reflector
+from preflight_kube.runtime.workqueue import Backoff
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
-
-
-def serving(authority: trustme.CA, name: str = "127.0.0.1") -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert(name).configure_cert(context)
-    return context
 
 
 def as_service_account(folder: Path, double: ApiDouble) -> Connection:
@@ -57,12 +53,15 @@ def by_kubeconfig(folder: Path, double: ApiDouble, **more: str) -> Connection:
 
 @pytest.mark.parametrize("reach", [as_service_account, by_kubeconfig])
 async def test_after_the_authority_was_replaced_reads_and_watches_go_on(
-    reach: Callable[[Path, ApiDouble], Connection], tmp_path: Path
+    reach: Callable[[Path, ApiDouble], Connection],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(reflector, "BACK_OFF", Backoff(0.01, 0.01))
     old, new = trustme.CA(), trustme.CA()
     old.cert_pem.write_to_path(tmp_path / "ca.crt")
     with ApiDouble(tls=serving(old)) as double:
-        async with Client(reach(tmp_path, double), agent="tests") as client:
+        async with Client(reach(tmp_path, double), agent="tests", attempts=1) as client:
             mirror = Reflector(client, "/api/v1/namespaces", Item, watch_seconds=1)
             async with anyio.create_task_group() as group:
                 group.start_soon(mirror.run)
@@ -95,7 +94,8 @@ async def test_an_authority_that_is_trusted_no_longer_is_dropped_without_a_failu
     old, new = trustme.CA(), trustme.CA()
     old.cert_pem.write_to_path(tmp_path / "ca.crt")
     with ApiDouble(tls=serving(old)) as double:
-        async with Client(as_service_account(tmp_path, double), agent="tests") as client:
+        target = as_service_account(tmp_path, double)
+        async with Client(target, agent="tests", attempts=1) as client:
             await client.get("/api/v1/namespaces/default", Item)
             new.cert_pem.write_to_path(tmp_path / "ca.crt")
             with pytest.raises(KubeError, match="CERTIFICATE_VERIFY_FAILED"):

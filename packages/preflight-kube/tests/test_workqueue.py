@@ -151,23 +151,6 @@ async def test_what_asks_for_a_look_sooner_than_before_gets_it() -> None:
     assert seen == [0.0, 0.0, 10.0]
 
 
-async def test_one_thing_of_a_namespace_is_second_whatever_another_namespace_has_waiting() -> None:
-    seen: list[Key] = []
-    queue = Queue("gang")
-
-    async def look(one: Key) -> None:
-        seen.append(one)
-
-    for number in range(3000):
-        queue.add(key(f"gang-{number}", "crowd"))
-    queue.add(key("gang", "victim"))
-    async with anyio.create_task_group() as group:
-        group.start_soon(queue.work, look)
-        await until(lambda: ("victim", "gang") in seen, "the victim's turn")
-        group.cancel_scope.cancel()
-    assert seen.index(("victim", "gang")) == 1
-
-
 async def test_namespaces_take_turns_however_much_each_has_waiting() -> None:
     seen: list[str] = []
     queue = Queue("gang")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .apidouble import ApiDouble, write_kubeconfig
+from .apidouble import RESOURCES, ApiDouble, write_kubeconfig
 from .apiserver import ASSETS, GANG_APIS, ApiServer, assets, version
 
 ABSENT = "absent.example.com/v1"
@@ -51,7 +51,9 @@ def real_api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiSer
 
 @pytest.fixture(params=["double", "real"])
 def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiFixture]:
-    """The same test against the double and against a real kube-apiserver."""
+    """The same test against the double and against a real kube-apiserver. ``SERVED`` of the test's
+    module: what the double serves, if not only the usual.
+    """
     namespace: dict[str, Any] = {"metadata": {"name": f"t-{uuid.uuid4().hex[:10]}"}}
     name = namespace["metadata"]["name"]
     if request.param == "real":
@@ -60,7 +62,7 @@ def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiFixture]:
         kubeconfig = real.kubeconfig(tmp_path / "kubeconfig")
         yield ApiFixture("real", real.server, kubeconfig, name, real.forget, real.restart)
         return
-    with ApiDouble(absent=[ABSENT]) as double:
+    with ApiDouble(getattr(request.module, "SERVED", RESOURCES), absent=[ABSENT]) as double:
         double.within(lambda: double.create("namespaces", namespace))
         kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", double.url)
         forget = partial(double.within, double.compact)
