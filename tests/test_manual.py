@@ -36,7 +36,6 @@ def name(path: Path) -> str:
     return path.name
 
 
-@lru_cache
 def pages() -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True

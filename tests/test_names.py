@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,10 +36,13 @@ EXCEPTIONS = {
 }
 
 
-@cache
-def shared() -> dict[str, list[tuple[str, Path, ast.ClassDef]]]:
+Shared = dict[str, list[tuple[str, Path, ast.ClassDef]]]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Shared:
     """Public classes whose name several have: member, file and class; not what is generated."""
-    found: dict[str, list[tuple[str, Path, ast.ClassDef]]] = defaultdict(list)
+    found: Shared = defaultdict(list)
     for path in sorted([*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("e2e/src/**/*.py")]):
         file = path.relative_to(ROOT)
         if "_generated" in file.parts:
@@ -51,32 +53,32 @@ def shared() -> dict[str, list[tuple[str, Path, ast.ClassDef]]]:
     return {name: places for name, places in found.items() if len(places) > 1}
 
 
-def test_a_class_shares_its_name_only_where_the_name_means_the_same() -> None:
+def test_a_class_shares_its_name_only_where_the_name_means_the_same(shared: Shared) -> None:
     allowed = KUBERNETES | CONVENTION | EXCEPTIONS.keys()
     assert {
         name: [str(file) for _, file, _ in places]
-        for name, places in shared().items()
+        for name, places in shared.items()
         if name not in allowed
     } == {}
 
 
-def test_no_member_has_two_classes_of_one_name() -> None:
+def test_no_member_has_two_classes_of_one_name(shared: Shared) -> None:
     assert {
         name: [str(file) for _, file, _ in places]
-        for name, places in shared().items()
+        for name, places in shared.items()
         if len({member for member, _, _ in places}) < len(places)
     } == {}
 
 
-def test_what_has_the_name_of_a_kubernetes_object_decodes_one() -> None:
+def test_what_has_the_name_of_a_kubernetes_object_decodes_one(shared: Shared) -> None:
     others = {
         f"{file}: {name}"
-        for name in KUBERNETES & shared().keys()
-        for _, file, node in shared()[name]
+        for name in KUBERNETES & shared.keys()
+        for _, file, node in shared[name]
         if not node.bases or not ast.unparse(node.bases[0]).endswith(("Struct", "Object"))
     }
     assert others == set()
 
 
-def test_every_exception_is_needed() -> None:
-    assert (KUBERNETES | CONVENTION | EXCEPTIONS.keys()) - shared().keys() == set()
+def test_every_exception_is_needed(shared: Shared) -> None:
+    assert (KUBERNETES | CONVENTION | EXCEPTIONS.keys()) - shared.keys() == set()

@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
+from kube_world import Item
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.runtime.reflector import Reflector
@@ -25,16 +26,6 @@ class Status(msgspec.Struct):
 
 class Review(msgspec.Struct):
     status: Status
-
-
-class Metadata(msgspec.Struct, rename="camel"):
-    name: str
-    uid: str
-    resource_version: str
-
-
-class Object(msgspec.Struct):
-    metadata: Metadata
 
 
 async def test_a_review_is_answered_although_nothing_is_stored(
@@ -61,7 +52,7 @@ async def test_a_mirror_has_come_at_least_as_far_as_what_it_has(
 ) -> None:
     target = connection({"KUBECONFIG": str(real_api_server.kubeconfig(tmp_path / "kubeconfig"))})
     async with Client(target, agent="tests") as client:
-        mirror = Reflector(client, "/api/v1/namespaces", Object)
+        mirror = Reflector(client, "/api/v1/namespaces", Item)
         assert mirror.version == ""
         async with anyio.create_task_group() as group:
             group.start_soon(mirror.run)
