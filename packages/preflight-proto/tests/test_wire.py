@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from concurrent import futures
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import anyio
-import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,6 +112,9 @@ def server(
     """A grpcio server with Google's stubs on a unix socket; what it received, as bytes, with the
     authorization.
     """
+    from concurrent import futures  # neither is needed to collect this file
+
+    import grpc
     from google.protobuf import empty_pb2
 
     received: list[tuple[bytes, str | None]] = []
