@@ -135,10 +135,14 @@ LINES = [
 
 
 @pytest.mark.parametrize(("code", "kind", "line"), LINES)
-def test_each_line_has_its_code_and_kind(code: str, kind: ErrorKind, line: str) -> None:
+def test_each_line_has_its_code_and_kind_and_no_environment_is_fatal(
+    code: str, kind: ErrorKind, line: str
+) -> None:
     error = classify(f"some words\n{line}\nmore words")
     assert error is not None
     assert (error.code, error.kind, error.line) == (code, kind, line)
+    assert not (kind is ErrorKind.ENVIRONMENT and error.fatal)
+    assert ";" not in error.says, "it goes into a condition's message"
 
 
 @pytest.mark.parametrize(
@@ -173,20 +177,6 @@ def test_classes_carry_the_actions_of_adr_026(code: str, action: Action, fatal: 
     error = classify(next(line for known, _, line in LINES if known == code))
     assert error is not None
     assert (error.action, error.fatal) == (action, fatal)
-
-
-def test_environment_is_never_fatal() -> None:
-    for _, kind, line in LINES:
-        error = classify(line)
-        assert error is not None
-        assert not (kind is ErrorKind.ENVIRONMENT and error.fatal)
-
-
-def test_what_goes_into_a_condition_s_message_has_no_semicolon() -> None:
-    for _, _, line in LINES:
-        error = classify(line)
-        assert error is not None
-        assert ";" not in error.says
 
 
 def test_the_device_is_the_number_in_a_warning_s_brackets() -> None:
