@@ -3,4 +3,4 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # `documents` and `program`, which tests share
+sys.path.insert(0, str(Path(__file__).parent))  # `documents`, `engines`, which tests share

@@ -23,6 +23,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from inprocess import Terminate, completed, conduct
+from preflight_proto.check import Completed
 from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
 
 REAL = Path(__file__).parent / "real"
@@ -361,35 +363,24 @@ def refusing(
             taking.join()
 
 
-def check(
-    row: Mapping[str, Any],
-    connector: FakeConnector,
-    folder: Path,
-    program: Sequence[str],
-    dcgmi: str,
-    address: str = ADDRESS,
-) -> CheckRun:
-    """check-dcgm on the row's own GPUs, with the program ``dcgmi`` as its dcgmi."""
-    tools = folder / "tools"
-    tools.mkdir(exist_ok=True)
+def listing(row: Mapping[str, Any]) -> str:
+    """The row's own GPUs, as nvidia-smi lists them."""
     listed = []
     for i in row.get("ours", range(row.get("gpus", 2))):
         told = {key: one.get("ReturnValue") for key, one in device(i, {}).items()}
         place = told["PciInfo"]["busId"]
         listed.append(f"{i}, {uuid(i)}, {told['Name']}, {place}, {told['Serial']}, Disabled")
-    smi = "#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in listed)
-    for name, text in {"dcgmi": dcgmi, "nvidia-smi": smi}.items():
-        (tools / name).write_text(text)
-        (tools / name).chmod(0o755)
-    given = {
-        "PATH": f"{tools}:{Path(sys.executable).parent}:/usr/bin:/bin",
-        "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", ""),
+    return "\n".join(listed)
+
+
+def variables(row: Mapping[str, Any], address: str = ADDRESS) -> dict[str, str]:
+    """What the check is given in ``row``."""
+    return {
         "DCGMI": "dcgmi",
         "DCGM_HOSTENGINE_ADDR": address,
         "DCGM_DIAG_LEVEL": str(row.get("level", 1)),
         **row.get("settings", {}),
     }
-    return run_check(program, connector, folder, given, check="dcgm-diag", timeout=300.0)
 
 
 def play(
@@ -438,7 +429,18 @@ def play(
             another = refusing(node.port, REQUESTS[row["refuses"]], version, row["says"])
             port = stack.enter_context(another)
             address = f"127.0.0.1:{port}"
-        ran = check(row, connector, folder, program, recorder, address)
+        tools = folder / "tools"
+        tools.mkdir()
+        smi = f"#!/bin/sh\ncat <<END\n{listing(row)}\nEND\n"
+        for name, text in {"dcgmi": recorder, "nvidia-smi": smi}.items():
+            (tools / name).write_text(text)
+            (tools / name).chmod(0o755)
+        given = {
+            "PATH": f"{tools}:{Path(sys.executable).parent}:/usr/bin:/bin",
+            "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", ""),
+            **variables(row, address),
+        }
+        ran = run_check(program, connector, folder, given, check="dcgm-diag", timeout=300.0)
         node.results.unlink(missing_ok=True)  # whoever hangs goes on
     runs: list[dict[str, Any]] = []
     for line in record.read_text().splitlines():
@@ -448,27 +450,22 @@ def play(
     return ran, runs
 
 
-REPLAY = """#!{python}
-# dcgmi, as it answered once: the first answer to this command that it has not given yet, else its last.
-import json, re, sys
-runs = [r for r in json.load(open({recording!r}))["runs"] if r["argv"][1:] == sys.argv[1:]]
-if not runs:
-    sys.exit("the recording has no `dcgmi %s`" % " ".join(sys.argv[1:]))
-asked = {folder!r} + "/asked" + re.sub("[^a-zA-Z0-9]+", "-", " ".join(sys.argv[1:]))[:200]
-with open(asked, "a+") as file:
-    seen = file.tell(); file.write(".")
-run = runs[min(seen, len(runs) - 1)]
-sys.stdout.write(run["stdout"]); sys.stderr.write(run["stderr"]); sys.exit(run["exit_status"] % 256)
-"""
-
-
 def replay(
-    recording: Path,
-    row: Mapping[str, Any],
-    folder: Path,
-    connector: FakeConnector,
-    program: Sequence[str],
+    recording: Path, row: Mapping[str, Any], folder: Path, connector: FakeConnector
 ) -> CheckRun:
-    """The check as ``row`` has it, with a dcgmi that prints what the real one printed."""
-    dcgmi = REPLAY.format(python=sys.executable, recording=str(recording), folder=str(folder))
-    return check(row, connector, folder, program, dcgmi)
+    """The check as ``row`` has it, with a dcgmi that answers as the real one did: to each command
+    the first answer that it has not given yet, else its last.
+    """
+    runs = json.loads(recording.read_text())["runs"]
+    asked: list[list[str]] = []
+
+    def tool(argv: Sequence[str], timeout: float | None, terminate: Terminate) -> Completed:
+        if argv[0] == "nvidia-smi":
+            return completed(argv, 0, listing(row))
+        answers = [run for run in runs if run["argv"][1:] == list(argv[1:])]
+        assert answers, f"the recording has no `{' '.join(argv)}`"
+        answer = answers[min(asked.count([*argv]), len(answers) - 1)]
+        asked.append([*argv])
+        return completed(argv, answer["exit_status"] % 256, answer["stdout"], answer["stderr"])
+
+    return conduct(tool, connector, folder, variables(row))

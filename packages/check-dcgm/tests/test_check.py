@@ -1,4 +1,4 @@
-"""The check as a process, against small fakes of dcgmi and nvidia-smi on PATH."""
+"""The check's whole way, with small fakes of dcgmi and nvidia-smi."""
 
 from __future__ import annotations
 
@@ -7,61 +7,73 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from check_dcgm.hostengine import OURS_AFTER
-from documents import fault, v3, v4
-from engines import runtime_error
-from preflight_proto.check.testing import CheckRun, FakeConnector, environment, run_check
-from program import ARGV
+from documents import fault, v4
+from engines import document, runtime_error
+from inprocess import Terminate, completed, conduct
+from preflight_proto.check import Completed, ToolMissing
+from preflight_proto.check.testing import CheckRun, FakeConnector, environment
 
 A, B, FOREIGN = "GPU-aaaa", "GPU-bbbb", "GPU-cccc"
+CONNECTION = "Error: unable to establish a connection"
 
-# Keeps its state in a folder: what it was asked (`calls`), what ended it (`signals`), and its
-# answers (`plan.json`).
-DCGMI = """#!/usr/bin/env python3
-import json, os, signal, sys, time
-home = os.path.dirname(os.path.abspath(__file__))
-plan = json.load(open(home + "/plan.json"))
-tool = os.path.basename(sys.argv[0])
-with open(home + "/calls", "a") as calls: calls.write(" ".join([tool, *sys.argv[1:]]) + "\\n")
-mine = plan[tool]
-if "-v" in sys.argv:
-    if not mine.get("mute"):
-        print("Version : %s\\nHostengine build info:\\nVersion : %s" % (mine["client"], mine["engine"]))
-    sys.exit(0)
-if "--version" in sys.argv:
-    print("dcgmi  version: %s" % mine["client"]); sys.exit(0)
-if mine.get("mismatch"):
-    print("Error: version mismatch"); sys.exit(244)
-if "--gpuid" in sys.argv:
-    number = int(sys.argv[sys.argv.index("--gpuid") + 1])
-    uuid = dict(mine["listings"][0]).get(number, "")
-    print("| UUID | %s |\\n| Serial Number | %s |" % (uuid, mine.get("serials", {}).get(uuid, "****")))
-    sys.exit(0)
-if "discovery" in sys.argv:
-    seen = sum("discovery" in line for line in open(home + "/calls"))
-    if mine.get("down", 0) >= seen:
-        print("Error: unable to establish a connection"); sys.exit(235)
-    listings = mine["listings"]
-    for number, uuid in listings[min(seen, len(listings)) - 1]:
-        print("| %-6s | Name: H100 |\\n|        | PCI Bus ID: 0:%s |\\n|        | Device UUID: %s |" % (number, number, uuid))
-    if "-a" in sys.argv:
-        for number, uuid in mine.get("inactive", []):
-            print("| %-6s | Status: LOST |\\n|        | Name: H100 (last known) |\\n|        | Device UUID: %s |" % (number, uuid))
-    sys.exit(0)
-def ended(*_):
-    open(home + "/signals", "a").write("SIGTERM\\n"); os._exit(143)
-signal.signal(signal.SIGTERM, ended)
-answers = mine["answers"]
-seen = sum(line.startswith(tool + " diag ") for line in open(home + "/calls"))
-status, output = answers[min(seen, len(answers)) - 1]
-time.sleep(mine.get("seconds", 0))
-print(output); sys.exit(status)
-"""
+
+class Tools:
+    """nvidia-smi, and by its name a plan for each dcgmi: what it and its engine answer."""
+
+    def __init__(self, plans: dict[str, dict[str, Any]], listing: str) -> None:
+        self.plans, self.listing = plans, listing
+        self.calls: list[str] = []
+        self.signals: list[signal.Signals] = []
+
+    def __call__(
+        self, argv: Sequence[str], timeout: float | None, terminate: Terminate
+    ) -> Completed:
+        tool, *words = argv
+        self.calls.append(" ".join(argv))
+        if tool == "nvidia-smi":
+            return completed(argv, 0, self.listing)
+        if tool not in self.plans:
+            raise ToolMissing(tool)
+        plan = self.plans[tool]
+        if "diag" in words and plan.get("hangs"):
+            assert timeout is not None
+            self.signals.append(terminate(timeout) if callable(terminate) else terminate)
+            return Completed(tuple(argv), -9, "", "", True, False, timeout)
+        return completed(argv, *self._answer(plan, tool, words))
+
+    def diagnostics(self) -> list[str]:
+        """The diagnostics that were asked for."""
+        return [call for call in self.calls if " diag " in call]
+
+    def _answer(self, plan: dict[str, Any], tool: str, words: list[str]) -> tuple[int, str]:
+        if "-v" in words:
+            both = f"Version : {plan['client']}\nBuild info:\nVersion : {plan['engine']}\n"
+            return 0, "" if plan.get("mute") else both
+        if "--version" in words:
+            return 0, f"dcgmi  version: {plan['client']}\n"
+        if plan.get("mismatch"):
+            return 244, "Error: version mismatch"
+        listings = plan["listings"]
+        if "--gpuid" in words:
+            uuid = dict(listings[0]).get(int(words[words.index("--gpuid") + 1]), "")
+            serial = plan.get("serials", {}).get(uuid, "****")
+            return 0, f"| UUID | {uuid} |\n| Serial Number | {serial} |\n"
+        asked = sum(f"{tool} {words[0]} " in call for call in self.calls)
+        if words[0] == "diag":
+            status, output = plan["answers"][min(asked, len(plan["answers"])) - 1]
+            return status, output
+        if plan.get("down", 0) >= asked:
+            return 235, CONNECTION
+        rows = [(n, uuid, "") for n, uuid in listings[min(asked, len(listings)) - 1]]
+        if "-a" in words:
+            rows += [(n, uuid, "Status: LOST") for n, uuid in plan.get("inactive", [])]
+        return 0, "".join(f"| {n} | {status} |\n| | Device UUID: {u} |\n" for n, u, status in rows)
 
 
 @pytest.fixture
@@ -79,7 +91,12 @@ def _row(index: int, uuid: str, model: str, serials: dict[str, str] | None) -> s
 
 
 @pytest.fixture
-def go(connector: FakeConnector, tmp_path: Path) -> Go:
+def tools() -> Tools:
+    return Tools({}, "")
+
+
+@pytest.fixture
+def go(connector: FakeConnector, tmp_path: Path, tools: Tools) -> Go:
     """Run the check on GPUs A and B, with a plan for the fake dcgmi (and dcgmi3)."""
 
     def run(
@@ -91,44 +108,19 @@ def go(connector: FakeConnector, tmp_path: Path) -> Go:
         model: str = "H100",
         **variables: str,
     ) -> CheckRun:
-        tools = tmp_path / "bin"
-        tools.mkdir(exist_ok=True)
-        for name, one in (("dcgmi", plan), ("dcgmi3", plan3)):
-            if one is not None:
-                (tools / name).write_text(DCGMI)
-                (tools / name).chmod(0o755)
         new = {"client": "4.4.2", "engine": "4.4.2", "listings": [[(0, FOREIGN), (3, A), (5, B)]]}
-        (tools / "plan.json").write_text(
-            json.dumps(
-                {
-                    "dcgmi": {**new, **plan},
-                    "dcgmi3": {**new, "client": "3.3.9", "engine": "3.1.8", **(plan3 or {})},
-                }
-            )
-        )
-        smi = tools / "nvidia-smi"
-        smi.write_text(
-            "#!/bin/sh\n"
-            + "".join(f"echo '{_row(i, u, model, serials)}'\n" for i, u in enumerate(gpus))
-        )
-        smi.chmod(0o755)
-        given = {
-            "PATH": f"{tools}:{Path(sys.executable).parent}:/usr/bin:/bin",
-            "DCGM_HOSTENGINE_ADDR": "node:5555",
-            "DCGM_DIAG_LEVEL": "2",
-            **variables,
-        }
-        ran = run_check(ARGV, connector, tmp_path, given, check="dcgm-diag")
+        old = {**new, "client": "3.3.9", "engine": "3.1.8"}
+        tools.plans = {"dcgmi": {**new, **plan}}
+        if plan3 is not None:
+            tools.plans["dcgmi3"] = {**old, **plan3}
+        tools.listing = "\n".join(_row(i, u, model, serials) for i, u in enumerate(gpus))
+        tools.calls.clear()
+        given = {"DCGM_HOSTENGINE_ADDR": "node:5555", "DCGM_DIAG_LEVEL": "2", **variables}
+        ran = conduct(tools, connector, tmp_path, given)
         assert "Traceback" not in ran.stderr
         return ran
 
     return run
-
-
-def calls(tmp_path: Path) -> list[str]:
-    return [
-        line for line in (tmp_path / "bin" / "calls").read_text().splitlines() if " diag " in line
-    ]
 
 
 ALL: dict[str, Any] = {test: {3: [], 5: []} for test in ("software", "memory", "pcie")}
@@ -136,15 +128,15 @@ GOOD = (0, v4(ALL))
 SICK = (205, v4({**ALL, "memory": {3: [fault()], 5: []}}))
 
 
-OLD_GOOD = v3({name: {3: [], 5: []} for name in ("Denylist", "GPU Memory", "PCIe")})
+OLD_GOOD, _ = document("3.3.9", 2, (3, 5))
 
 
 def test_healthy_gpus_pass_and_only_ours_are_tested(
-    go: Go, connector: FakeConnector, tmp_path: Path
+    go: Go, connector: FakeConnector, tools: Tools
 ) -> None:
     ran = go({"answers": [GOOD]})
     assert (ran.exit_code, ran.result.code) == (0, "OK")
-    assert calls(tmp_path) == [
+    assert tools.diagnostics() == [
         f"dcgmi diag -r 2 --host node:5555 -i {A},{B} -j -t 900 --enable-heartbeat"
     ]
     assert {
@@ -173,12 +165,10 @@ def test_a_sick_gpu_fails_with_one_fatal_event(go: Go, connector: FakeConnector)
     assert "contact support" in ran.lines[-1]
 
 
-def test_an_old_engine_is_asked_by_the_old_dcgmi_with_its_own_numbers(
-    go: Go, tmp_path: Path
-) -> None:
+def test_an_old_engine_is_asked_by_the_old_dcgmi_with_its_own_numbers(go: Go, tools: Tools) -> None:
     ran = go({"mismatch": True}, plan3={"answers": [(0, OLD_GOOD)]})
     assert ran.result.code == "OK"
-    assert calls(tmp_path) == ["dcgmi3 diag -r 2 --host node:5555 -i 3,5 -j"]
+    assert tools.diagnostics() == ["dcgmi3 diag -r 2 --host node:5555 -i 3,5 -j"]
 
 
 def test_an_engine_too_old_for_every_dcgmi_is_inconclusive(go: Go) -> None:
@@ -191,12 +181,12 @@ def test_an_engine_too_old_for_every_dcgmi_is_inconclusive(go: Go) -> None:
 
 
 def test_an_engine_that_does_not_list_our_gpu_is_refused_before_any_diagnostic(
-    go: Go, tmp_path: Path
+    go: Go, tools: Tools
 ) -> None:
     ran = go({"listings": [[(0, FOREIGN), (3, A)]], "answers": [GOOD]})
     assert ran.result.code == "WRONG_HOSTENGINE"
     assert B in ran.lines[-1]
-    assert calls(tmp_path) == []
+    assert tools.diagnostics() == []
 
 
 def test_a_mapping_that_changed_meanwhile_spoils_the_verdict(go: Go) -> None:
@@ -206,10 +196,10 @@ def test_a_mapping_that_changed_meanwhile_spoils_the_verdict(go: Go) -> None:
     )
 
 
-def test_a_busy_engine_is_waited_for(go: Go, tmp_path: Path) -> None:
+def test_a_busy_engine_is_waited_for(go: Go, tools: Tools) -> None:
     ran = go({"answers": [(222, "Error: in use"), GOOD]})
     assert ran.result.code == "OK"
-    assert len(calls(tmp_path)) == 2
+    assert len(tools.diagnostics()) == 2
     assert any("waiting" in line for line in ran.lines)
 
 
@@ -218,7 +208,7 @@ def test_patience_that_is_shorter_than_the_pause_between_two_looks_is_used_up_al
 ) -> None:
     assert (
         go(
-            {"answers": [(217, "Error: already running"), GOOD]}, DCGM_QUEUE_TIMEOUT="1s"
+            {"answers": [(217, "Error: already running"), GOOD]}, DCGM_QUEUE_TIMEOUT="0.1s"
         ).result.code
         == "OK"
     )
@@ -230,7 +220,7 @@ def test_an_engine_that_stays_busy_is_inconclusive(
 ) -> None:
     ran = go(
         {"answers": [(217, "Error: already running")]},
-        DCGM_QUEUE_TIMEOUT="1s",
+        DCGM_QUEUE_TIMEOUT="0.1s",
         ON_INCONCLUSIVE=on_inconclusive,
     )
     assert (ran.exit_code, ran.result.code) == (exit_code, "ENGINE_BUSY")
@@ -288,7 +278,7 @@ def test_a_lost_gpu_that_is_the_pods_only_one_is_named(go: Go) -> None:
 
 
 def test_a_gpu_that_the_driver_does_not_list_and_the_engine_calls_lost_is_fatal(
-    go: Go, connector: FakeConnector, tmp_path: Path
+    go: Go, connector: FakeConnector, tools: Tools
 ) -> None:
     plan = {
         "client": "4.5.0",
@@ -302,7 +292,7 @@ def test_a_gpu_that_the_driver_does_not_list_and_the_engine_calls_lost_is_fatal(
     [event] = [e for e in connector.events if not e.is_healthy]
     assert (event.is_fatal, event.check_name) == (True, "DcgmDiagnosticPresence")
     assert event.metadata["lost_by_engine"] == "its status is LOST"
-    assert calls(tmp_path) == []
+    assert tools.diagnostics() == []
 
 
 def test_a_gpu_that_the_driver_does_not_list_but_the_engine_does_is_not_fatal(
@@ -377,12 +367,12 @@ def _with_serials(output: str, serials: dict[int, str]) -> str:
 
 
 def test_a_dcgmi_that_the_engine_refuses_at_the_diagnostic_is_followed_by_the_next(
-    go: Go, tmp_path: Path
+    go: Go, tools: Tools
 ) -> None:
     refusal = (244, runtime_error("4.4.2", "API version mismatch"))
     ran = go({"answers": [refusal]}, plan3={"engine": "4.1.1", "answers": [(0, OLD_GOOD)]})
     assert ran.result.code == "OK"
-    assert [call.split()[0] for call in calls(tmp_path)] == ["dcgmi", "dcgmi3"]
+    assert [call.split()[0] for call in tools.diagnostics()] == ["dcgmi", "dcgmi3"]
 
 
 def test_an_engine_that_refuses_every_dcgmi_at_the_diagnostic_is_too_old(go: Go) -> None:
@@ -403,39 +393,44 @@ def test_an_engine_that_refuses_the_diagnostic_to_the_only_dcgmi_of_the_image_is
     ]
 
 
-@pytest.mark.parametrize(
-    ("version", "timeout", "signals"), [("4.0.0", "2s", "SIGTERM\n"), ("4.4.2", "2s", "")]
-)
+@pytest.mark.parametrize(("version", "ends"), [("4.0.0", "SIGTERM"), ("4.4.2", "SIGKILL")])
 def test_our_own_diagnostic_is_stopped_when_its_time_is_up(
-    go: Go, tmp_path: Path, version: str, timeout: str, signals: str
+    go: Go, tools: Tools, version: str, ends: str
 ) -> None:
-    plan = {"client": version, "engine": version, "answers": [GOOD], "seconds": 60}
-    ran = go(plan, CHECK_TIMEOUT=timeout)
+    ran = go({"client": version, "engine": version, "hangs": True}, CHECK_TIMEOUT="2s")
     assert ran.result.code == "CHECK_TIMEOUT"
-    log = tmp_path / "bin" / "signals"
-    assert (log.read_text() if log.exists() else "") == signals
+    assert [each.name for each in tools.signals] == [ends]
+
+
+HANGS = f"""#!/bin/sh
+case "$*" in
+-v*) echo "Version : 4.0.0"; echo "Version : 4.0.0" ;;
+discovery*) echo "| 3 | Device UUID: {A} |" ;;
+diag*) trap 'echo SIGTERM > "$0.signals"; exit 143' TERM; touch "$0.diag"; sleep 60 & wait ;;
+esac
+"""
 
 
 def test_a_check_that_is_told_to_stop_stops_its_diagnostic_on_the_engine(
-    go: Go, connector: FakeConnector, tmp_path: Path
+    connector: FakeConnector, tmp_path: Path
 ) -> None:
-    go({"answers": [GOOD]})  # what a run needs is there now
-    plan = json.loads((tmp_path / "bin" / "plan.json").read_text())
-    plan["dcgmi"] |= {"client": "4.0.0", "engine": "4.0.0", "seconds": 60}
-    (tmp_path / "bin" / "plan.json").write_text(json.dumps(plan))
+    dcgmi = tmp_path / "dcgmi"
+    smi = f"#!/bin/sh\necho '{_row(0, A, 'H100', None)}'\n"
+    for path, text in ((dcgmi, HANGS), (tmp_path / "nvidia-smi", smi)):
+        path.write_text(text)
+        path.chmod(0o755)
     variables = {
-        "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin:{Path(sys.executable).parent}",
+        "PATH": f"{tmp_path}:/usr/bin:/bin:{Path(sys.executable).parent}",
         "DCGM_HOSTENGINE_ADDR": "10.0.0.1:5555",
         "DCGM_DIAG_LEVEL": "2",
     }
-    (tmp_path / "bin" / "calls").write_text("")
     argv = [sys.executable, "-c", "from check_dcgm.check import main; main()"]
     environ = environment(connector, tmp_path, variables)
     with subprocess.Popen(
         argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         deadline = time.monotonic() + 40
-        while not calls(tmp_path):
+        while not Path(f"{dcgmi}.diag").exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
         time.sleep(OURS_AFTER + 0.5)  # until it is surely ours
@@ -443,20 +438,20 @@ def test_a_check_that_is_told_to_stop_stops_its_diagnostic_on_the_engine(
         process.wait(timeout=20)
     result = json.loads((tmp_path / "termination-log").read_text())
     assert result["code"] == "TERMINATED"
-    assert (tmp_path / "bin" / "signals").read_text() == "SIGTERM\n"
+    assert Path(f"{dcgmi}.signals").read_text() == "SIGTERM\n"
 
 
 def test_a_hang_that_is_known_says_what_to_do(go: Go) -> None:
-    plan = {"client": "4.2.3", "engine": "4.2.3", "answers": [GOOD], "seconds": 60}
+    plan = {"client": "4.2.3", "engine": "4.2.3", "hangs": True}
     ran = go(plan, model="NVIDIA B200", CHECK_TIMEOUT="1s")
     assert "https://github.com/NVIDIA/DCGM/issues/247" in ran.lines[-1]
 
 
 def test_an_engine_that_does_not_tell_its_version_is_asked_by_uuid_all_the_same(
-    go: Go, tmp_path: Path
+    go: Go, tools: Tools
 ) -> None:
     go({"mute": True, "answers": [GOOD]})
-    assert calls(tmp_path) == [f"dcgmi diag -r 2 --host node:5555 -i {A},{B} -j"]
+    assert tools.diagnostics() == [f"dcgmi diag -r 2 --host node:5555 -i {A},{B} -j"]
 
 
 # --- what people see, and what an operator may set

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from check_dcgm.catalogue import HARDWARE, known
 from preflight_proto.check.testing import FakeConnector
-from program import ARGV
 from realdcgm import ERRORS, REAL, ROWS, played, replay, uuid
 
 BY_ID = {row["id"]: row for row in ROWS}
@@ -32,7 +31,7 @@ def test_what_a_real_engine_said_is_judged_as_what_was_wrong_with_its_node(
 ) -> None:
     row = played(BY_ID[recording.stem], recording.parent.name)
     with FakeConnector(tmp_path / "connector.sock") as connector:
-        ran = replay(recording, row, tmp_path, connector, ARGV)
+        ran = replay(recording, row, tmp_path, connector)
     assert (ran.result.outcome, ran.result.code) == (row["outcome"], row["code"]), ran.lines
     assert row.get("reason", "") in ran.lines[-1]
     assert ran.result.subject == (uuid(row["subject"]) if row.get("subject", -1) >= 0 else "")
