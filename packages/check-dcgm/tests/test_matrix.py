@@ -7,7 +7,6 @@ Rows that need a cluster (a webhook, a tenant's pod) are left to it.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_proto.check.testing import FakeConnector, run_check
+from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
 from preflight_testing.fakes import FAKES
 from preflight_testing.matrix.facts import node_json, uuids
 from preflight_testing.matrix.mistake import Mistake
@@ -92,12 +91,36 @@ def variables(row: Scenario) -> dict[str, str]:
     }
 
 
-def play(row: Scenario, folder: Path) -> None:
-    """Run every pod of a row, and raise what differs."""
+def run(
+    folder: Path,
+    facts: dict[str, Any],
+    addresses: str,
+    gpus: list[str],
+    variables: dict[str, str],
+    connector: FakeConnector | Path,
+    without: tuple[str, ...] = (),
+) -> CheckRun:
+    """The check in ``folder`` of its own, on a node of which ``facts`` tell its tools."""
     tools = folder / "bin"
     tools.mkdir()
     for name, program in (("dcgmi", "dcgmi"), ("dcgmi3", "dcgmi"), ("nvidia-smi", "nvidia-smi")):
-        (tools / name).symlink_to(FAKES / "bin" / program)
+        if name not in without:
+            (tools / name).symlink_to(FAKES / "bin" / program)
+    (folder / "node.json").write_text(json.dumps(facts))
+    given = {
+        "PATH": f"{tools}:{Path(sys.executable).parent}:/usr/bin:/bin",
+        "FAKE_NODE_JSON": str(folder / "node.json"),
+        "NVIDIA_VISIBLE_DEVICES": ",".join(gpus),
+        "EXPECTED_GPUS": str(len(gpus)),
+        "DCGM_HOSTENGINE_ADDR": addresses,
+        **variables,
+    }
+    argv = [sys.executable, "-c", "from check_dcgm.check import main; main()"]
+    return run_check(argv, connector, folder, given, check="dcgm-diag", timeout=100)
+
+
+def play(row: Scenario, folder: Path) -> None:
+    """Run every pod of a row, and raise what differs."""
     engine = Engine()
     held = 0
     try:
@@ -106,11 +129,12 @@ def play(row: Scenario, folder: Path) -> None:
             neighbour = node_json("node-b", step.nodes.get("b", {}))
             for number, pod in enumerate(step.pods):
                 here = facts if pod.node == "a" else neighbour
-                (folder / "node.json").write_text(json.dumps(here))
                 engine.log.clear()
                 engine.configure(here)
                 mine = uuids(f"node-{pod.node}")[held : held + pod.gpus]
-                _one(row, pod, mine, engine, folder, f"{row.steps.index(step)}-{number}", here)
+                own = folder / f"{row.steps.index(step)}-{number}"
+                own.mkdir()
+                _one(row, pod, mine, engine, own, here)
                 held += pod.gpus if pod.stays else 0
     finally:
         engine.close()
@@ -122,25 +146,13 @@ def _one(
     mine: list[str],
     engine: Engine,
     folder: Path,
-    name: str,
     facts: dict[str, Any],
 ) -> None:
-    run = folder / name
-    run.mkdir()
-    given = {
-        "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "FAKE_NODE_JSON": str(folder / "node.json"),
-        "NVIDIA_VISIBLE_DEVICES": ",".join(mine),
-        "EXPECTED_GPUS": str(pod.gpus),
-        "DCGM_HOSTENGINE_ADDR": f"127.0.0.1:{engine.port}",
-        **variables(row),
-    }
-    with FakeConnector(run / "connector.sock") as connector:
+    with FakeConnector(folder / "connector.sock") as connector:
         mode = facts["connector"]["mode"]
         connector.mode = "ok" if mode == "absent" else mode
-        socket_path: FakeConnector | Path = run / "nobody.sock" if mode == "absent" else connector
-        argv = [sys.executable, "-c", "from check_dcgm.check import main; main()"]
-        ran = run_check(argv, socket_path, run, given, check="dcgm-diag", timeout=100)
+        where: FakeConnector | Path = folder / "nobody.sock" if mode == "absent" else connector
+        ran = run(folder, facts, f"127.0.0.1:{engine.port}", mine, variables(row), where)
     [check] = pod.checks
     saw = (ran.result.outcome, ran.result.code, ran.exit_code)
     assert saw == (check.outcome, check.code, check.exit_code), ran.lines
@@ -214,28 +226,13 @@ def engine() -> Iterator[Engine]:
 def test_an_operators_mistake_holds_no_observed_pod_back_and_is_named(
     row: Mistake, engine: Engine, tmp_path: Path
 ) -> None:
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name, program in (("dcgmi", "dcgmi"), ("dcgmi3", "dcgmi"), ("nvidia-smi", "nvidia-smi")):
-        if name not in row.without:
-            (tools / name).symlink_to(FAKES / "bin" / program)
     facts = node_json("node-a", row.node)
-    (tmp_path / "node.json").write_text(json.dumps(facts))
     engine.configure(facts)
-    given = {
-        "PATH": f"{tools}:{Path(sys.executable).parent}:/usr/bin:/bin",
-        "FAKE_NODE_JSON": str(tmp_path / "node.json"),
-        "NVIDIA_VISIBLE_DEVICES": ",".join(uuids("node-a")[:2]),
-        "EXPECTED_GPUS": "2",
-        "DCGM_HOSTENGINE_ADDR": f"127.0.0.1:{engine.port}",
-        "ON_INCONCLUSIVE": "block",
-        "GATE": "observe",
-        **row.env,
-    }
+    observed = {"ON_INCONCLUSIVE": "block", "GATE": "observe", **row.env}
     with FakeConnector(tmp_path / "connector.sock") as connector:
-        socket_path: FakeConnector | Path = connector if row.socket else tmp_path / "nobody.sock"
-        argv = [sys.executable, "-c", "from check_dcgm.check import main; main()"]
-        ran = run_check(argv, socket_path, tmp_path, given, check="dcgm-diag", timeout=100)
+        where: FakeConnector | Path = connector if row.socket else tmp_path / "nobody.sock"
+        address = f"127.0.0.1:{engine.port}"
+        ran = run(tmp_path, facts, address, uuids("node-a")[:2], observed, where, row.without)
     saw = (ran.exit_code, ran.result.outcome, ran.result.code, ran.result.gated)
     assert saw == (0, row.outcome, row.code, False), ran.lines
     assert row.says in "\n".join(ran.lines), ran.lines
@@ -247,23 +244,11 @@ def test_an_operators_mistake_holds_no_observed_pod_back_and_is_named(
 def test_of_two_addresses_the_one_that_is_the_nodes_own_is_asked(
     engine: Engine, tmp_path: Path
 ) -> None:
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name in ("dcgmi", "nvidia-smi"):
-        (tools / name).symlink_to(FAKES / "bin" / name)
     facts = node_json("node-a", {})
-    (tmp_path / "node.json").write_text(json.dumps(facts))
     engine.configure(facts)
-    given = {
-        "PATH": f"{tools}:{Path(sys.executable).parent}:/usr/bin:/bin",
-        "FAKE_NODE_JSON": str(tmp_path / "node.json"),
-        "NVIDIA_VISIBLE_DEVICES": uuids("node-a")[0],
-        "EXPECTED_GPUS": "1",
-        "DCGM_HOSTENGINE_ADDR": f"127.0.0.1:1, 127.0.0.1:{engine.port}",
-    }
-    argv = [sys.executable, "-c", "from check_dcgm.check import main; main()"]
+    addresses = f"127.0.0.1:1, 127.0.0.1:{engine.port}"
     with FakeConnector(tmp_path / "connector.sock") as connector:
-        ran = run_check(argv, connector, tmp_path, given, check="dcgm-diag", timeout=100)
+        ran = run(tmp_path, facts, addresses, uuids("node-a")[:1], {}, connector)
     assert (ran.exit_code, ran.result.code) == (0, "OK"), ran.lines
     said = "\n".join(ran.lines)
     assert "passed over: hostengine 127.0.0.1:1: cannot be reached (Connection refused)" in said

@@ -13,60 +13,32 @@ from check_dcgm.catalogue import by_words, known
 from check_dcgm.judge import DiagRequest, by_exit_status, judge
 from check_dcgm.parse import UnreadableDocument, parse
 from documents import fault, v4
+from engines import Fault, document
 from preflight_proto.check import Action, Outcome, Verdict
 
 GPU = "GPU-aaaa"
 
-# baldwinSPC/glimmer-burnin, a GB10 at level 1, DCGM 4.2.3, driver 580.82.09, exit status 226:
-# persistence mode is off, what could not be read stands in the summary, and the serial number is
-# one that is none.
-GB10: dict[str, Any] = {
-    "DCGM Diagnostic": {
-        "test_categories": [
-            {
-                "category": "Deployment",
-                "tests": [
-                    {
-                        "name": "software",
-                        "results": [
-                            {
-                                "entity_group": "GPU",
-                                "entity_group_id": 1,
-                                "entity_id": 0,
-                                "status": "Fail",
-                                "warnings": [
-                                    {
-                                        "error_category": 8,
-                                        "error_id": 29,
-                                        "error_severity": 5,
-                                        "warning": "Persistence Mode: Persistence mode for GPU 0 is disabled. Enable persistence mode by "
-                                        'running "nvidia-smi -i <gpuId> -pm 1 " as root.',
-                                    }
-                                ],
-                            }
-                        ],
-                        "test_summary": {
-                            "info": [
-                                "Error getting the SRAM Threshold Count for GPU 0. Status = 0. Value = 9223372036854775794. SRAM Threshold checking was skipped."
-                            ],
-                            "status": "Fail",
-                        },
-                    }
-                ],
-            }
-        ]
-    },
-    "entity_groups": [
-        {
-            "entities": [
-                {"device_id": "2e12", "entity_id": 0, "serial_num": "<<<NOT_SUPPORTED>>>"}
-            ],
-            "entity_group": "GPU",
-            "entity_group_id": 1,
-        }
-    ],
-    "metadata": {"Driver Version Detected": "580.82.09", "version": "4.2.3"},
-}
+
+def _gb10() -> dict[str, Any]:
+    """baldwinSPC/glimmer-burnin, a GB10 at level 1, DCGM 4.2.3, driver 580.82.09, exit status 226:
+    persistence mode is off, what could not be read stands in the summary, and the serial number is
+    one that is none.
+    """
+    words = "Persistence Mode: Persistence mode for GPU 0 is disabled. Enable persistence mode by "
+    fault = Fault(
+        "software", 0, 29, 5, 8, f'{words}running "nvidia-smi -i <gpuId> -pm 1 " as root.'
+    )
+    output, _ = document("4.2.3", 1, (0,), [fault], serials={0: "<<<NOT_SUPPORTED>>>"})
+    raw: dict[str, Any] = json.loads(output)
+    [test] = raw["DCGM Diagnostic"]["test_categories"][0]["tests"]
+    unread = (
+        "Error getting the SRAM Threshold Count for GPU 0. Status = 0. Value = 9223372036854775794."
+    )
+    test["test_summary"]["info"] = [f"{unread} SRAM Threshold checking was skipped."]
+    return raw
+
+
+GB10 = _gb10()
 NO_NUMBERS = (
     "<<<NOT_SUPPORTED>>>",  # dcgm_structs.h
     "<<<NOT_PERMISSIONED>>>",
@@ -203,6 +175,9 @@ def test_retired_pages_are_a_finding_of_the_software_test_under_its_old_name_too
         ("Detected more than 80 PCIe replays per minute for GPU 0 : 120", "PCI_REPLAY_RATE"),
         ("Max stress level of 3200.5 did not reach desired stress level of 9500.0 for GPU 0", "STRESS_LEVEL"),
         ("Max power of 310.1 did not reach desired power minimum target_power_min_ratio of 350.0 for GPU 0", "TARGET_POWER"),
+        ("Found 14 faulty memory elements on GPU 3", "FAULTY_MEMORY"),
+        ("A pending retired page has been detected in GPU 3.", "PENDING_PAGE_RETIREMENTS"),
+        ("GPU 3 had a row remapping failure", "ROW_REMAP_FAILURE"),
         ("GPU 0 only achieved a memory bandwidth of 900.1 GB/s, failing to meet 1300.0 GB/s for test 1", "MEMORY_BANDWIDTH"),
     ],
 )  # fmt: skip
@@ -210,6 +185,15 @@ def test_an_error_without_an_id_is_the_one_that_its_words_are_of(text: str, name
     number = by_words("memory", text)
     assert number is not None
     assert known()[number].name == f"DCGM_FR_{name}"
+
+
+@pytest.mark.parametrize(
+    ("test", "number"), [("Persistence Mode", 29), ("Blacklist", 23), ("GPU Memory", None)]
+)
+def test_an_error_whose_words_are_of_none_is_what_its_test_looks_for(
+    test: str, number: int | None
+) -> None:
+    assert by_words(test, "something else") == number
 
 
 def test_a_narrow_pcie_link_without_an_id_is_fatal() -> None:

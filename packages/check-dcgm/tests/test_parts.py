@@ -8,7 +8,7 @@ import time
 
 import pytest
 from check_dcgm import alarms, hostengine, identity
-from check_dcgm.catalogue import STRESS, action_for, by_words, canonical_test, known, required
+from check_dcgm.catalogue import STRESS, action_for, canonical_test, known, required
 from check_dcgm.judge import DiagRequest, confirmed, judge
 from check_dcgm.parse import MAX_DEPTH, DocumentProblem, UnreadableDocument, objects, parse
 from engines import VERSIONS, Fault, document
@@ -108,21 +108,20 @@ def test_serial_numbers_are_read(version: str) -> None:
 # --- the table
 
 
-@pytest.mark.parametrize("number", sorted(known()))
-def test_action_and_fatality_of_the_table_follow_from_severity_and_category(number: int) -> None:
-    row = known()[number]
-    hardware = row.category not in {3, 4, 8, 16}
-    fatal = hardware and (
-        row.severity in {2, 6}
-        or (row.severity == 4 and row.category in {1, 2, 9, 10, 11, 12, 13, 14, 15})
-    )
-    failed = fatal or (hardware and row.severity == 4)
-    if number == 46:  # too few PCIe lanes: a configuration to DCGM, the hardware to ADR-026
-        fatal = failed = True
-    if number in {89, 90, 91}:  # the extended diagnostic is installed wrongly
-        failed = False
-    assert row.fatal == fatal
-    assert (row.action == "NONE") == (not failed)
+def test_action_and_fatality_of_the_table_follow_from_severity_and_category() -> None:
+    for number, row in known().items():
+        hardware = row.category not in {3, 4, 8, 16}
+        fatal = hardware and (
+            row.severity in {2, 6}
+            or (row.severity == 4 and row.category in {1, 2, 9, 10, 11, 12, 13, 14, 15})
+        )
+        failed = fatal or (hardware and row.severity == 4)
+        if number == 46:  # too few PCIe lanes: a configuration to DCGM, the hardware to ADR-026
+            fatal = failed = True
+        if number in {89, 90, 91}:  # the extended diagnostic is installed wrongly
+            failed = False
+        assert row.fatal == fatal, number
+        assert (row.action == "NONE") == (not failed), number
 
 
 def test_a_failed_stress_test_is_for_the_extended_diagnostic_and_a_reset_is_a_reset() -> None:
@@ -135,23 +134,6 @@ def test_each_level_asks_for_what_the_one_before_asks_for_and_more() -> None:
     sets = [required(level) for level in (1, 2, 3, 4)]
     assert all(less < more for less, more in itertools.pairwise(sets))
     assert sets[0] == {"Software"}
-
-
-@pytest.mark.parametrize(
-    ("test", "text", "number"),
-    [
-        ("GPU Memory", "Found 14 faulty memory elements on GPU 3", 52),
-        ("Persistence Mode", "Persistence mode for GPU 3 is disabled.", 29),
-        ("Page Retirement/Row Remap", "A pending retired page has been detected in GPU 3.", 6),
-        ("Page Retirement/Row Remap", "GPU 3 had a row remapping failure", 80),
-        ("Blacklist", "Found a driver", 23),
-        ("GPU Memory", "something else", None),
-    ],
-)
-def test_an_error_without_an_id_is_known_by_its_words(
-    test: str, text: str, number: int | None
-) -> None:
-    assert by_words(test, text) == number
 
 
 # --- known false alarms
