@@ -85,23 +85,18 @@ def test_level_1_loads_nothing_and_disturbs_nobody(monkeypatch: pytest.MonkeyPat
     )
 
 
-def test_what_the_driver_calls_broken_is_not_loaded_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = probe(monkeypatch, [DeviceFacts("GPU-aaaa", remap_failed=True)], None)
-    assert (found.outcome, found.subject, found.findings[0].fatal) == (
-        Outcome.FAILED,
-        "GPU-aaaa",
-        True,
-    )
-
-
-def test_what_the_driver_calls_broken_is_not_skipped_for_who_uses_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "processes", [pytest.param(0, id="loaded first"), pytest.param(2, id="skipped for who uses it")]
+)
+def test_what_the_driver_calls_broken_is_not(
+    monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
-    looks = [DeviceFacts("GPU-aaaa", remap_failed=True, processes=2)]
+    looks = [DeviceFacts("GPU-aaaa", remap_failed=True, processes=processes)]
     found = probe(monkeypatch, looks, None)
-    assert (found.outcome, found.code, found.findings[0].fatal) == (
+    assert (found.outcome, found.code, found.subject, found.findings[0].fatal) == (
         Outcome.FAILED,
         "ROW_REMAP_FAILED",
+        "GPU-aaaa",
         True,
     )
 
