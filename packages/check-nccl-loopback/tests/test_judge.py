@@ -42,6 +42,23 @@ def case(
     )
 
 
+def whole(result: Measurement) -> StepResult:
+    """A run of all eight GPUs."""
+    return StepResult(Step(StepKind.ALL, tuple(range(8)), result.size), result)
+
+
+def decided(*results: StepResult, **rest: Any) -> Verdict:
+    """The verdict after these runs."""
+    seen = decide(replace(case(), results=results, **rest))
+    assert isinstance(seen, Verdict)
+    return seen
+
+
+def sign(code: str, gpu: int, *, fatal: bool = False) -> Finding:
+    """What the driver says of a GPU."""
+    return Finding(code, "x", fatal, Action.NONE, Subject("Scan", f"GPU-{gpu}"))
+
+
 def verdict(node: Node, given: Progress | None = None) -> Verdict:
     return conclude(node, given or case())[0]
 
@@ -147,12 +164,8 @@ def test_where_no_floor_is_known_a_slow_gpu_is_named_by_its_siblings() -> None:
         "GPU-2",
         set(),
     )
-    sign = Finding(
-        "PCIE_WIDTH", "x", fatal=False, action=Action.NONE, subject=Subject("Scan", "GPU-2")
-    )
-    assert subjects(
-        verdict(Node(rings=20.0, nvls=0.0, ports={2: 6.0}), replace(siblings(4), signs=(sign,)))
-    ) == {"GPU-2"}
+    given = replace(siblings(4), signs=(sign("PCIE_WIDTH", 2),))
+    assert subjects(verdict(Node(rings=20.0, nvls=0.0, ports={2: 6.0}), given)) == {"GPU-2"}
 
 
 def test_where_no_floor_is_known_a_slow_link_is_named() -> None:
@@ -182,10 +195,8 @@ def test_a_floor_of_one_source_fails_nobody_by_itself() -> None:
     h20 = case(8, "NVIDIA H20")
     assert (verdict(Node(rings=250.0, nvls=0.0), h20).outcome) is Outcome.PASSED
     assert verdict(Node(rings=250.0, nvls=0.0), h20).code == "BELOW_ONE_SOURCE"
-    sign = Finding(
-        "POWER_BRAKE", "x", fatal=False, action=Action.NONE, subject=Subject("Scan", "GPU-2")
-    )
-    assert verdict(Node(rings=250.0, nvls=0.0), replace(h20, signs=(sign,))).code == "SLOW_NODE"
+    given = replace(h20, signs=(sign("POWER_BRAKE", 2),))
+    assert verdict(Node(rings=250.0, nvls=0.0), given).code == "SLOW_NODE"
     assert verdict(Node(rings=340.0, nvls=0.0, ports={4: 100.0}), h20).code == "SLOW_GPU"
 
 
@@ -255,21 +266,14 @@ def test_a_node_is_not_slow_by_itself_while_somebody_else_computes_on_it() -> No
 
 
 def test_an_ecc_error_without_a_number_is_the_gpus_whose_counter_grew() -> None:
-    sign = Finding(
-        "ECC_UNDER_LOAD", "x", fatal=True, action=Action.NONE, subject=Subject("Scan", "GPU-3")
-    )
-    seen = ended(
-        "h: Test CUDA failure common.cu:1 'uncorrectable ECC error encountered'", signs=(sign,)
-    )
+    words = "h: Test CUDA failure common.cu:1 'uncorrectable ECC error encountered'"
+    seen = ended(words, signs=(sign("ECC_UNDER_LOAD", 3, fatal=True),))
     assert (seen.code, subjects(seen)) == ("GPU_ECC", {"GPU-3"})
 
 
 def test_wrong_data_of_a_small_size_counts() -> None:
     small = Measurement(GIB, 466.0, 4.0, wrong_size=1024)
-    seen, _ = conclude(
-        Node(),
-        replace(case(), results=(StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), small),)),
-    )
+    seen, _ = conclude(Node(), replace(case(), results=(whole(small),)))
     assert seen.code == "WRONG_DATA"
     assert "an all-reduce of 1K" in seen.reason
 
@@ -313,10 +317,7 @@ def test_who_is_fast_enough_without_cpu_passes() -> None:
 
 def test_output_that_contradicts_itself_is_no_pass() -> None:
     odd = Measurement(GIB, contradiction="algbw 1 over 8 GPUs does not make a busbw of 400")
-    seen = decide(
-        replace(case(), results=(StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), odd),))
-    )
-    assert isinstance(seen, Verdict)
+    seen = decided(whole(odd))
     assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "CONTRADICTORY_OUTPUT")
 
 
@@ -372,34 +373,24 @@ def test_variables_that_cost_nothing_are_not_mentioned() -> None:
 
 
 def test_variables_with_which_nccl_fails_are_told_and_fail_nobody() -> None:
-    first = StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, 466.0, 0.0))
+    first = whole(Measurement(GIB, 466.0, 0.0))
     error = read("h: Test NCCL failure common.cu:1 'invalid usage (run with …)'", "", 3, GIB)
     wished = StepResult(
         Step(StepKind.VARIABLES, tuple(range(8)), GIB, variables=("NCCL_ALGO",)), error
     )
-    seen = decide(replace(case(), variables=("NCCL_ALGO",), results=(first, wished)))
-    assert isinstance(seen, Verdict)
+    seen = decided(first, wished, variables=("NCCL_ALGO",))
     assert (seen.outcome, seen.code) == (Outcome.PASSED, "OK")
     assert "With your NCCL_ALGO, NCCL fails on this healthy node" in seen.reason
 
 
 def test_a_node_that_needs_the_workloads_topology_file_passes_with_it_alone() -> None:
-    slow = Measurement(GIB, 100.0, 0.0)
-    everyone = tuple(range(8))
-    taken = (
-        StepResult(Step(StepKind.ALL, everyone, GIB), slow),
-        StepResult(Step(StepKind.AGAIN, everyone, GIB), slow),
-    )
-    given = replace(case(), variables=("NCCL_TOPO_FILE",), results=taken)
-    step = decide(given)
+    slow = whole(Measurement(GIB, 100.0, 0.0))
+    taken = (slow, replace(slow, step=replace(slow.step, what=StepKind.AGAIN)))
+    step = decide(replace(case(), variables=("NCCL_TOPO_FILE",), results=taken))
     assert isinstance(step, Step)
     assert (step.what, step.variables) == (StepKind.TOPOLOGY, ("NCCL_TOPO_FILE",))
-    seen = decide(
-        replace(
-            given, results=(*taken, StepResult(step, Measurement(GIB, 460.0, 0.0))), exhausted=True
-        )
-    )
-    assert isinstance(seen, Verdict)
+    again = StepResult(step, Measurement(GIB, 460.0, 0.0))
+    seen = decided(*taken, again, variables=("NCCL_TOPO_FILE",), exhausted=True)
     assert (seen.code, seen.measured) == ("OK", 460.0)
 
 
@@ -430,17 +421,14 @@ def test_wrong_data_on_unknown_hardware_fails_all_the_same() -> None:
 
 
 def test_wrong_data_of_one_run_is_not_outvoted_by_another() -> None:
-    wrong = StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, 300.0, 4.0))
+    wrong = whole(Measurement(GIB, 300.0, 4.0))
     seen, _ = conclude(Node(), replace(case(), results=(wrong,)))
     assert (seen.code, subjects(seen)) == ("WRONG_DATA", {None})
 
 
 def ended(output: str, status: int = 3, *, timed_out: bool = False, **rest: object) -> Verdict:
     result = read(output, "", status, GIB, timed_out=timed_out, gpus=8)
-    taken = (StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), result),)
-    seen = decide(replace(case(), results=taken, exhausted=True, **rest))  # type: ignore[arg-type]
-    assert isinstance(seen, Verdict)
-    return seen
+    return decided(whole(result), exhausted=True, **rest)
 
 
 WRONG_ROW = "  1048576  262144  float  sum  -1  100.0  10.49  18.35  37  100.0  10.49  18.35  0\n"
@@ -519,10 +507,7 @@ def test_a_hang_is_inconclusive_with_the_last_words() -> None:
 
 def unending(silent: dict[str, str]) -> Verdict:
     result = read("", "", -9, GIB, timed_out=True, stuck=True)
-    taken = (StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), result),)
-    seen = decide(replace(case(), results=taken, silent=silent))
-    assert isinstance(seen, Verdict)
-    return seen
+    return decided(whole(result), silent=silent)
 
 
 def test_a_tool_that_not_even_sigkill_ends_is_fatal_where_the_driver_does_not_answer() -> None:
@@ -583,10 +568,9 @@ def test_an_ecc_error_is_fatal_for_the_gpu_that_nccl_names() -> None:
 
 
 def test_a_device_fault_that_shows_in_a_pair_only_counts_as_well() -> None:
-    slow = StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, 100.0, 0.0))
+    slow = whole(Measurement(GIB, 100.0, 0.0))
     pair = StepResult(Step(StepKind.PAIR, (3, 7), GIB), read(ECC.replace("[6]", "[1]"), "", 3, GIB))
-    seen = decide(replace(case(), results=(slow, slow, pair)))
-    assert isinstance(seen, Verdict)
+    seen = decided(slow, slow, pair)
     assert (seen.code, subjects(seen)) == ("GPU_ECC", {"GPU-7"})
 
 
@@ -620,16 +604,12 @@ def test_an_error_that_comes_with_one_gpu_only_is_that_gpu_s_and_fatal_with_a_se
         set(),
         Action.RUN_DCGMEUD,
     )
-    sign = Finding(
-        "NVLINK_RECOVERY", "x", fatal=False, action=Action.NONE, subject=Subject("Scan", "GPU-4")
-    )
-    assert subjects(verdict(Node(dying=frozenset({4})), replace(case(), signs=(sign,)))) == {
-        "GPU-4"
-    }
+    given = replace(case(), signs=(sign("NVLINK_RECOVERY", 4),))
+    assert subjects(verdict(Node(dying=frozenset({4})), given)) == {"GPU-4"}
 
 
 def test_too_little_memory_falls_back_to_a_smaller_size_with_a_floor_of_its_own() -> None:
-    first = StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, too_big=True))
+    first = whole(Measurement(GIB, too_big=True))
     seen, after = conclude(Node(), replace(case(), results=(first,)))
     assert (seen.code, after.results[-1].step.size) == ("OK", 256 << 20)
     assert "256M, the largest that fits" in seen.reason
@@ -637,10 +617,7 @@ def test_too_little_memory_falls_back_to_a_smaller_size_with_a_floor_of_its_own(
 
 @pytest.mark.parametrize("tried", [(GIB,), (GIB, 256 << 20)])
 def test_a_smaller_size_asks_for_no_more_memory_than_its_own(tried: tuple[int, ...]) -> None:
-    taken = tuple(
-        StepResult(Step(StepKind.ALL, tuple(range(8)), size), Measurement(size, too_big=True))
-        for size in tried
-    )
+    taken = tuple(whole(Measurement(size, too_big=True)) for size in tried)
     step = decide(replace(case(), results=taken))
     assert isinstance(step, Step)
     argv = perf.argv(Settings(), step)
@@ -648,26 +625,17 @@ def test_a_smaller_size_asks_for_no_more_memory_than_its_own(tried: tuple[int, .
 
 
 def test_no_size_that_fits_is_inconclusive() -> None:
-    taken = tuple(
-        StepResult(Step(StepKind.ALL, tuple(range(8)), s), Measurement(s, too_big=True))
-        for s in (GIB, *SMALLER)
-    )
-    seen = decide(replace(case(), results=taken))
-    assert isinstance(seen, Verdict)
+    seen = decided(*(whole(Measurement(size, too_big=True)) for size in (GIB, *SMALLER)))
     assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "GPU_MEMORY")
 
 
 def test_unverified_data_is_no_pass() -> None:
-    taken = (StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, 466.0, None)),)
-    seen = decide(replace(case(), results=taken))
-    assert isinstance(seen, Verdict)
+    seen = decided(whole(Measurement(GIB, 466.0, None)))
     assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "NOT_VERIFIED")
 
 
 def test_without_time_for_pairs_the_node_is_slow_and_nobody_accused() -> None:
-    taken = (StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, 100.0, 0.0)),)
-    seen = decide(replace(case(), results=taken, exhausted=True))
-    assert isinstance(seen, Verdict)
+    seen = decided(whole(Measurement(GIB, 100.0, 0.0)), exhausted=True)
     assert (seen.code, subjects(seen)) == ("SLOW_NODE", set())
 
 
