@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pynvml
 import pytest
 from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
-from preflight_testing.fakes import FAKES, NVML, build_nvml
+from preflight_testing.fakes import FAKES
 
 pytestmark = pytest.mark.skipif(
     shutil.which("cc") is None and shutil.which("gcc") is None,
@@ -52,19 +52,6 @@ HEALTHY = {
 }
 
 Go = Callable[..., CheckRun]
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("nvml")
-    build_nvml(NVML, folder / "libnvidia-ml.so.1")
-    return folder
-
-
-@pytest.fixture
-def connector(tmp_path: Path) -> Iterator[FakeConnector]:
-    with FakeConnector(tmp_path / "connector.sock") as running:
-        yield running
 
 
 @pytest.fixture
@@ -138,47 +125,11 @@ def test_a_healthy_driver_changes_nothing_and_clears_the_scan(
     assert any("NVML lists 8 GPU(s)" in line for line in ran.lines)
 
 
-@pytest.mark.parametrize(
-    ("sick", "code"),
-    [
-        ({"remap_pending": 1}, "ROW_REMAP_PENDING"),
-        ({"remap_failed": 1}, "ROW_REMAP_FAILED"),
-        ({"recovery_action": 2}, "RECOVERY_NEEDED"),
-        ({"links_up": 17}, "NVLINK_DOWN"),
-        ({"sram_threshold": 1}, "SRAM_THRESHOLD"),
-    ],
-)
-def test_what_the_driver_knows_is_fatal_before_any_load(
-    go: Go, connector: FakeConnector, sick: dict[str, int], code: str
-) -> None:
-    ran = go(sick)
-    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, code, "GPU-3")
-    assert raised(connector) == [("Scan", code, True, "GPU-3")]
+def test_what_the_driver_knows_is_fatal_before_any_load(go: Go, connector: FakeConnector) -> None:
+    ran = go({"links_up": 17})
+    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "NVLINK_DOWN", "GPU-3")
+    assert raised(connector) == [("Scan", "NVLINK_DOWN", True, "GPU-3")]
     assert not any(line.startswith("running:") for line in ran.lines)
-
-
-@pytest.mark.parametrize(
-    ("sick", "code", "fatal"),
-    [
-        ({"ecc_grows": 1}, "ECC_UNDER_LOAD", True),
-        ({"link_recovery_grows": 1}, "NVLINK_RECOVERY", False),
-        ({"pcie_width": 4}, "PCIE_WIDTH", False),
-        ({"pcie_generation": 1}, "PCIE_GENERATION", False),
-        ({"fabric_status": 999}, "FABRIC_STATUS", False),
-        ({"fabric_health": 0x10}, "FABRIC_HEALTH", False),
-    ],
-)
-def test_full_bandwidth_hides_nothing_that_the_driver_counts(
-    go: Go, connector: FakeConnector, sick: dict[str, int], code: str, fatal: bool
-) -> None:
-    ran = go(sick)
-    assert (ran.exit_code, ran.result.outcome, ran.result.code, ran.result.subject) == (
-        1,
-        "failed",
-        code,
-        "GPU-3",
-    )
-    assert ("Scan", code, fatal, "GPU-3") in raised(connector)
 
 
 def test_a_gpu_that_is_gone_once_all_rows_are_there_is_lost(
@@ -190,19 +141,19 @@ def test_a_gpu_that_is_gone_once_all_rows_are_there_is_lost(
 
 
 @pytest.mark.parametrize(
-    ("sick", "code"),
+    ("sick", "code", "outcome"),
     [
-        ({"ecc": 2}, "ECC_UNCORRECTABLE"),
-        ({"pcie_replays_grow": 20}, "PCIE_REPLAYS"),
-        ({"reasons": 0x48}, "HW_THERMAL_SLOWDOWN"),
-        ({"links_up": 0}, "NVLINK_DOWN"),
+        pytest.param(
+            {"pcie_generation": 1}, "PCIE_GENERATION", "failed", id="fails in spite of it"
+        ),
+        pytest.param({"reasons": 0x48}, "HW_THERMAL_SLOWDOWN", "passed", id="is only notable"),
     ],
 )
-def test_what_is_only_notable_passes_with_one_event(
-    go: Go, connector: FakeConnector, sick: dict[str, int], code: str
+def test_what_is_sampled_under_load_at_full_bandwidth_has_an_event(
+    go: Go, connector: FakeConnector, sick: dict[str, int], code: str, outcome: str
 ) -> None:
     ran = go(sick)
-    assert (ran.exit_code, ran.result.outcome) == (0, "passed")
+    assert (ran.exit_code, ran.result.outcome) == (int(outcome == "failed"), outcome)
     assert raised(connector) == [("Scan", code, False, "GPU-3")]
 
 
@@ -214,8 +165,6 @@ def test_what_is_only_notable_passes_with_one_event(
             "nvmlDeviceGetSramEccErrorStatus ended by SIGSEGV",
         ),
         ("nvmlDeviceGetP2PStatus=crash", "nvmlDeviceGetP2PStatus ended by SIGSEGV"),
-        ("nvmlDeviceGetSerial=crash", "nvmlDeviceGetSerial ended by SIGSEGV"),
-        ("nvmlDeviceGetUUID=crash", "nvmlDeviceGetUUID ended by SIGSEGV"),
     ],
 )
 def test_a_library_that_crashes_costs_what_it_was_asked_and_not_the_check(
@@ -243,42 +192,3 @@ def test_two_gpus_that_have_a_third_of_their_links_for_each_other_are_healthy(go
     assert (ran.exit_code, ran.result.code) == (0, "OK")
     switched = go({}, every=board | {"link_ends": 2}, count=2, nccl={"rings": 123.6, "nvls": 0})
     assert (switched.exit_code, switched.result.code) == (1, "SLOW_NODE")
-
-
-def test_why_a_run_was_slow_is_in_its_reason(go: Go, connector: FakeConnector) -> None:
-    ran = go({"reasons": 0x80}, nccl={"rings": 150.0, "nvls": 0})
-    assert (ran.exit_code, ran.result.code) == (1, "SLOW_NODE")
-    assert "the power supply slows the clocks down" in ran.lines[-1]
-
-
-def test_a_gpu_that_fell_off_the_bus_is_named_and_fatal(go: Go, connector: FakeConnector) -> None:
-    ran = go({"lost": "GPU is lost"})
-    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "GPU_MISSING", "GPU-3")
-    assert raised(connector) == [("Presence", "GPU_MISSING", True, "GPU-3")]
-
-
-def test_an_unknown_error_of_nvml_and_of_nvidia_smi_are_two_sources(
-    go: Go, connector: FakeConnector
-) -> None:
-    go({"lost": "Unknown Error"})
-    assert raised(connector) == [("Presence", "GPU_MISSING", True, "GPU-3")]
-
-
-def test_a_gpu_that_is_cut_into_slices_is_skipped(go: Go, connector: FakeConnector) -> None:
-    ran = go({"mig": 1}, count=4)
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "skipped", "MIG")
-
-
-def test_an_error_class_beside_foreign_processes_accuses_nobody(
-    go: Go, connector: FakeConnector
-) -> None:
-    ran = go(
-        {"processes": 2},
-        nccl={"fails": "unhandled cuda error (run with NCCL_DEBUG=INFO for details)"},
-    )
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
-        1,
-        "inconclusive",
-        "GPU_OCCUPIED",
-    )
-    assert not any(fatal for _, _, fatal, *_ in raised(connector))

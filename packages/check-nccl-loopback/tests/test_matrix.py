@@ -8,13 +8,12 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from preflight_proto.check.testing import FakeConnector, run_check
-from preflight_testing.fakes import FAKES, NVML, build_nvml
+from preflight_testing.fakes import FAKES
 from preflight_testing.matrix.facts import node_json
 from preflight_testing.matrix.scenario import MATRIX, Scenario, ScenarioPod, load
 
@@ -25,19 +24,6 @@ pytestmark = pytest.mark.skipif(
     shutil.which("cc") is None and shutil.which("gcc") is None,
     reason="no C compiler here: no NVML stand-in",
 )
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("nvml")
-    build_nvml(NVML, folder / "libnvidia-ml.so.1")
-    return folder
-
-
-@pytest.fixture
-def connector(tmp_path: Path) -> Iterator[FakeConnector]:
-    with FakeConnector(tmp_path / "connector.sock") as running:
-        yield running
 
 
 def test_there_are_at_least_forty_rows_of_which_half_run_as_processes_here() -> None:
