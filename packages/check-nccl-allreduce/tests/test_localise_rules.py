@@ -4,6 +4,8 @@ says, and which rules stand in the way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from allreduce_testing.worlds.faults import Kinds, Pauses, SickNode
 from allreduce_testing.worlds.simulation import play, play_staged, simulate
@@ -11,44 +13,29 @@ from allreduce_testing.worlds.staged import known
 from allreduce_testing.worlds.stages import StagedFabric, StagedWorld
 from check_nccl_allreduce.localise import (
     APART,
-    Endpoint,
     Grade,
-    Layout,
-    Local,
     Phase,
     Probe,
     Result,
     Role,
     Round,
-    State,
-    Status,
-    Zone,
     next,
 )
 from check_nccl_allreduce.localise.evidence import Evidence
 from check_nccl_allreduce.localise.silence import halved
 from check_nccl_allreduce.localise.witness import Court
+from localised import gang, ok
 
 
-def gang(size: int, seed: int = 7, domains: int = 0) -> State:
-    ends = (
-        Endpoint(
-            f"n{i}", "k", f"d{i * 31 % domains}" if domains else None, local=Local(silence=60.0)
-        )
-        for i in range(size)
-    )
-    return State(tuple(ends), seed, layout=Layout.LEAF).after_gang(Zone.BELOW, 40.0)
-
-
-def ok(share: float = 1.0, latency: float = 0.0) -> Result:
-    return Result(Status.OK, 100.0 * share, latency=latency)
+def behind(switches: int) -> Callable[[int], str]:
+    return lambda i: f"d{i * 31 % switches}"
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that_labels_lie(
     seed: int,
 ) -> None:
-    state = gang(8, seed, domains=3)
+    state = gang(8, behind(3), seed=seed)
     first = next(state)
     assert isinstance(first, Round)
     # Behind three switches, and not as the labels say.
@@ -93,7 +80,7 @@ def test_after_the_first_hairpins_every_confirmation_waits_for_another_moment(se
     def measure(one: Round) -> list[Result]:
         return [ok(0.5 if sick & set(probe.members) else 1.0) for probe in one.probes]
 
-    _, state = play(gang(9, seed), measure)
+    _, state = play(gang(9, lambda _: None, seed=seed), measure)
     phases = [played.round.phase for played in state.rounds]
     assert Phase.HAIRPIN in phases[:4]
     first = max(
@@ -113,7 +100,7 @@ def test_after_the_first_hairpins_every_confirmation_waits_for_another_moment(se
 
 def disturbed(accused: float, controls: tuple[float, ...]) -> Grade:
     """How an edge of node 0 is graded in a round whose controls were slow."""
-    state = gang(12)
+    state = gang(12, lambda _: None)
     for _ in range(2):
         step = next(state)
         assert isinstance(step, Round)
@@ -155,7 +142,7 @@ def test_equally_slow_suspects_keep_together_and_two_are_measured_apart() -> Non
 
 
 def test_labels_clear_nobody_of_slowing_others_until_latencies_bear_them_out() -> None:
-    state = gang(24, domains=6)
+    state = gang(24, behind(6))
     first = next(state)
     assert isinstance(first, Round)
     untold = Evidence(state.after(first, [ok() for _ in first.probes], 5.0)).map
@@ -197,7 +184,7 @@ def test_the_rules_between_a_suspect_and_blame_are_told(
             for p in one.probes
         ]
 
-    verdict, state = play(gang(12, domains=2), measure)
+    verdict, state = play(gang(12, behind(2)), measure)
     found = {rule.name for rule in Court(state).obstacles[2]}
     assert set(rules) <= found
     assert (2 in verdict.blamed) is not bool(found)

@@ -25,41 +25,12 @@ from check_nccl_allreduce.localise import (
     matrix,
     next,
 )
-
-Answer = Callable[[Probe, int], Result]
-NORMAL = 100.0
+from localised import DOWN, NORMAL, Answer, gang, localized, ok
 
 
-SILENT = Local(silence=60.0)
-DOWN = PortFault("mlx5_3:1", "state", "is DOWN (Polling)", "not ACTIVE")
-
-
-def gang(
-    size: int, per_domain: int | None = 32, *, zone: Zone = Zone.BELOW, down: Sequence[int] = ()
-) -> State:
-    """A leaf layout whose adapters nobody else uses; ports of those that are ``down`` are."""
-
-    def domain(i: int) -> str | None:
-        return f"leaf-{i // per_domain}" if per_domain else None
-
-    endpoints = tuple(
-        Endpoint(
-            f"node-{i}",
-            "H100/8",
-            domain(i),
-            local=Local((DOWN,), silence=60.0) if i in down else SILENT,
-        )
-        for i in range(size)
-    )
-    return State(endpoints, seed=7, layout=Layout.LEAF).after_gang(zone, 40.0)
-
-
-def localized(state: State, answer: Answer) -> Verdict:
-    return play(state, lambda one: [answer(probe, one.number) for probe in one.probes])[0]
-
-
-def ok(share: float = 1.0) -> Result:
-    return Result(Status.OK, NORMAL * share)
+def leaves(nodes: int) -> Callable[[int], str]:
+    """So many nodes behind each."""
+    return lambda i: f"leaf-{i // nodes}"
 
 
 def slow(*bad: int, share: float = 0.6) -> Answer:
@@ -205,7 +176,7 @@ def test_several_bad_paths_between_good_nodes_are_the_fabric() -> None:
 
 
 def test_a_slow_uplink_is_the_fabric_at_the_boundary_of_its_domain() -> None:
-    verdict = localized(gang(16, 4), crossing([i // 4 for i in range(16)], 1))
+    verdict = localized(gang(16, leaves(4)), crossing([i // 4 for i in range(16)], 1))
     assert verdict.kind is Kind.FABRIC
     assert "leaf-1" in verdict.reason
     assert nobody_is_blamed(verdict)
@@ -215,13 +186,13 @@ def test_paths_between_all_domains_that_are_slow_alike_are_the_fabric() -> None:
     def answer(probe: Probe, _: int) -> Result:
         return ok(0.5 if len({i // 4 for i in probe.members}) > 1 else 1.0)
 
-    verdict = localized(gang(32, 4), answer)
+    verdict = localized(gang(32, leaves(4)), answer)
     assert verdict.kind is Kind.FABRIC
     assert "50%" in verdict.reason
 
 
 def test_a_domain_without_any_good_node_is_its_switch_and_not_its_nodes() -> None:
-    verdict = localized(gang(16, 4), slow(4, 5, 6, 7))
+    verdict = localized(gang(16, leaves(4)), slow(4, 5, 6, 7))
     assert (verdict.kind, verdict.fails, verdict.domains) == (
         Kind.DOMAIN,
         True,
@@ -231,7 +202,7 @@ def test_a_domain_without_any_good_node_is_its_switch_and_not_its_nodes() -> Non
 
 
 def test_a_slow_leaf_that_most_paths_between_leaves_lead_into_is_not_its_nodes() -> None:
-    verdict = localized(gang(16, 8), slow(*range(8), share=0.5))
+    verdict = localized(gang(16, leaves(8)), slow(*range(8), share=0.5))
     assert (verdict.kind, verdict.domains) == (Kind.DOMAIN, ("leaf-0",))
     assert nobody_is_blamed(verdict)
 
@@ -247,7 +218,7 @@ def test_a_bad_node_elsewhere_is_blamed_beside_a_dark_domain() -> None:
         near = len({i // 4 for i in probe.members}) == 1
         return answer(probe, number)._replace(latency=2e-6 if near else 4e-6)
 
-    verdict = localized(gang(32, 4, down=(20,)), told)
+    verdict = localized(gang(32, leaves(4), down=(20,)), told)
     assert (verdict.kind, verdict.fatal_for, verdict.domains) == (
         Kind.NODE,
         (20,),
@@ -257,7 +228,7 @@ def test_a_bad_node_elsewhere_is_blamed_beside_a_dark_domain() -> None:
 
 def test_more_culprits_than_one_run_may_blame_are_correlated() -> None:
     ones = (1, 4, 9, 13)
-    verdict = localized(gang(16, 8, down=ones), slow(*ones))
+    verdict = localized(gang(16, leaves(8), down=ones), slow(*ones))
     assert (verdict.kind, verdict.fails, verdict.named) == (Kind.CORRELATED, True, ones)
     assert nobody_is_blamed(verdict)
 
@@ -286,7 +257,7 @@ def test_two_slow_nodes_are_blamed_where_each_has_a_fact_of_its_own_and_else_not
     assert localized(gang(16, down=(1, 5)), both(0.6, 0.6)).fatal_for == (1, 5)
     assert localized(gang(16, down=(1,)), both(0.6, 0.6)).fatal_for == ()
     assert localized(gang(16), both(0.3, 0.6)).fatal_for == ()
-    assert localized(gang(16, None, down=(1,)), both(0.3, 0.6)).fatal_for == (1,)
+    assert localized(gang(16, lambda _: None, down=(1,)), both(0.3, 0.6)).fatal_for == (1,)
 
 
 def other_than(state: State, **known: object) -> State:
@@ -298,10 +269,10 @@ def other_than(state: State, **known: object) -> State:
 @pytest.mark.parametrize(
     "state",
     [
-        gang(8, None),
+        gang(8, lambda _: None),
         replace(gang(8), layout=Layout.RAIL),
         replace(gang(8), layout=Layout.UNKNOWN),
-        other_than(gang(8, 4), domain="far"),
+        other_than(gang(8, leaves(4)), domain="far"),
         other_than(gang(8), local=Local()),
     ],
     ids=["no labels", "rails", "layout not known", "alone behind its leaf", "nothing counted"],
@@ -401,7 +372,7 @@ def test_a_node_that_is_a_little_slow_with_everyone_is_named_and_not_blamed() ->
 
 
 def test_the_only_node_of_its_domain_is_not_blamed_where_no_path_between_domains_was_good() -> None:
-    verdict = localized(gang(5, 4), slow(4))
+    verdict = localized(gang(5, leaves(4)), slow(4))
     assert (verdict.kind, verdict.named) == (Kind.SUSPECT, (4,))
     assert any("switch that only it is behind" in clause for clause in verdict.undecided)
 
@@ -446,7 +417,7 @@ def test_halves_that_are_slow_only_when_they_mix_are_the_fabric() -> None:
             0.5 if len(probe.members) > 2 and len({i // 4 for i in probe.members}) > 1 else 1.0
         )
 
-    assert localized(gang(8, 4), answer).kind is Kind.FABRIC
+    assert localized(gang(8, leaves(4)), answer).kind is Kind.FABRIC
 
 
 def test_nothing_comparable_is_unexplained_and_says_about_whom_nothing_is_known() -> None:

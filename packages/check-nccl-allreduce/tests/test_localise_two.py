@@ -15,7 +15,6 @@ from check_nccl_allreduce.localise import (
     Kind,
     Local,
     Phase,
-    PortFault,
     Result,
     Role,
     Round,
@@ -26,10 +25,10 @@ from check_nccl_allreduce.localise import (
     next,
 )
 from check_nccl_allreduce.probing import LONGER, EndpointMap, last_start
+from localised import DOWN, NORMAL
 
-NORMAL, SECONDS = 100.0, 5.0
+SECONDS = 5.0
 HAIRPIN = 50.0
-DOWN = PortFault("mlx5_3:1", "state", "is DOWN (Polling)", "not ACTIVE")
 Share = Callable[[int, float], float]
 """What a node's adapter does to itself, of normal, by its position and the time."""
 

@@ -19,11 +19,10 @@ from check_nccl_allreduce.control.messages import (
     VerdictMessage,
 )
 from check_nccl_allreduce.control.rounds import LaunchRound, ProbeRound, Probes
-from check_nccl_allreduce.ports import PortFault
 from check_nccl_allreduce.settings import Settings
+from localised import DOWN
 
 MIB = 1024**2
-DOWN = PortFault("mlx5_3:1", "state", "is DOWN (Polling)", "not ACTIVE")
 HEALTHY = 0.2
 """Seconds of one all-reduce between two good nodes."""
 ROUND = 2.0
