@@ -75,20 +75,28 @@ def test_nccl_ib_hca_leaves_those_that_it_leaves_to_nccl(hca: str, count: int) -
     assert nics.recognize(trees.node(11, 400), hca).fabric == (f"ib-{count}x400" if count else "")
 
 
-def test_a_dead_port_is_found_and_the_node_is_still_of_its_kind() -> None:
-    found = nics.recognize(trees.node(8, 400, states={3: "1: DOWN"}, rates={3: 10}))
-    assert (found.fabric, found.nic) == ("ib-7x400", "ib 8x400")
-    assert found.findings == ("mlx5_3:1 is DOWN, not ACTIVE",)
-
-
-def test_a_link_that_came_up_slower_than_its_siblings_is_found() -> None:
-    found = nics.recognize(trees.node(8, 400, rates={5: 200}))
-    assert (found.fabric, found.nic) == ("ib-8x400", "ib 8x400")
-    assert found.findings == ("mlx5_5:1 runs at 200 Gbit/s, its siblings at 400",)
-
-
-def test_an_older_generation_is_another_kind() -> None:
-    assert nics.recognize(trees.node(8, 400)).nic != nics.recognize(trees.node(8, 200)).nic
+@pytest.mark.parametrize(
+    ("odd", "fabric", "kind", "finding"),
+    [
+        pytest.param(
+            {"states": {3: "1: DOWN"}, "rates": {3: 10}},
+            *("ib-7x400", "state", "mlx5_3:1 is DOWN, not ACTIVE"),
+            id="a dead port",
+        ),
+        pytest.param(
+            {"rates": {5: 200}},
+            *("ib-8x400", "rate", "mlx5_5:1 runs at 200 Gbit/s, its siblings at 400"),
+            id="a link that came up slower than its siblings",
+        ),
+    ],
+)
+def test_a_bad_port_is_found_and_the_node_is_still_of_its_kind(
+    odd: dict[str, Any], fabric: str, kind: str, finding: str
+) -> None:
+    found = nics.recognize(trees.node(8, 400, **odd))
+    assert (found.fabric, found.nic) == (fabric, "ib 8x400")
+    assert [(one.port, one.kind) for one in found.faults] == [(finding[:8], kind)]
+    assert found.findings == tuple(one.sentence for one in found.faults) == (finding,)
 
 
 def test_what_is_read_from_files_is_what_is_recognized(tmp_path: Path) -> None:

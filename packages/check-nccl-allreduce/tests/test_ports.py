@@ -57,16 +57,6 @@ def with_pcie(tree: dict[str, str], **odd: str) -> dict[str, str]:
     return found
 
 
-def test_a_port_below_its_siblings_or_down_is_told_with_what_was_expected() -> None:
-    found = nics.recognize(trees.node(8, 400, states={3: "1: DOWN"}, rates={5: 200}))
-    assert [(one.port, one.kind) for one in found.faults] == [
-        ("mlx5_3:1", "state"),
-        ("mlx5_5:1", "rate"),
-    ]
-    assert found.findings == tuple(one.sentence for one in found.faults)
-    assert found.faults[1].sentence == "mlx5_5:1 runs at 200 Gbit/s, its siblings at 400"
-
-
 def test_the_physical_state_says_why_a_port_is_down() -> None:
     tree = trees.node(8, 400, states={3: "1: DOWN"}) | {
         "sys/class/infiniband/mlx5_3/ports/1/phys_state": "3: Disabled"

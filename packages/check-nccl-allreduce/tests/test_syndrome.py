@@ -15,7 +15,7 @@ from check_nccl_allreduce.control.messages import Hello, RankReport, RankStage, 
 from check_nccl_allreduce.launch import Worker, WorkerLine
 from check_nccl_allreduce.syndrome import ResidualSample, decode
 from check_nccl_allreduce.worker import pattern
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from residuals import OTHERS, Part, added, elements, flipped, residuals, right, scaled, stale
 from worlds import HEALTHY, World, slow, spoils, took
@@ -36,7 +36,6 @@ worlds = st.sampled_from(WORLDS) | st.integers(2, 4096)
 seeds = st.integers(0, 1 << 32)
 
 
-@settings(max_examples=60)
 @given(worlds, seeds, st.sampled_from(sorted(PARTS)))
 def test_a_rank_whose_part_was_wrong_is_told_with_what_became_of_it(
     world: int, seed: int, what: str
@@ -88,7 +87,6 @@ def test_where_ranks_have_the_same_data_nobody_is_told() -> None:
     assert decode(world, residuals(world, {3: scaled(2)}, elements(1, 48))) is None
 
 
-@settings(max_examples=60)
 @given(worlds, seeds, st.integers(-5000, 5000).filter(bool))
 def test_an_addend_that_has_nothing_to_do_with_the_data_accuses_nobody(
     world: int, seed: int, addend: int
@@ -98,7 +96,6 @@ def test_an_addend_that_has_nothing_to_do_with_the_data_accuses_nobody(
     )
 
 
-@settings(max_examples=150)
 @given(worlds, seeds, st.sampled_from(OTHERS), st.integers(6, 48))
 def test_what_no_single_rank_did_accuses_nobody(
     world: int, seed: int, wrong: Callable[[int, int], list[ResidualSample]], count: int
