@@ -10,31 +10,50 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import msgspec
 from claimed import parameters
 from preflight_computedomain.api.names import (
     API_VERSION,
     CHANNEL_CLASS,
+    CLAIMS,
     DOMAINS,
     DRIVER,
     KIND,
+    SLICES,
     TEMPLATES,
 )
+from preflight_computedomain.api.types import ComputeDomain
 from preflight_computedomain.controller.controller import Controller
+from preflight_computedomain.core import slices, template
 from preflight_computedomain.metrics import ControllerMetrics
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.lease import Leadership, lead
 
 Body = dict[str, Any]
-CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 
 
-async def until(true: Callable[[], Awaitable[Any]], seconds: float = 120) -> Any:
-    """What ``true`` returns, once it is something."""
+async def until(
+    asked: Callable[[], Any], fits: Callable[[Any], Any] = bool, seconds: float = 120
+) -> Any:
+    """The first answer of ``asked``, which may be asynchronous, that ``fits``."""
     with anyio.fail_after(seconds):
-        while not (found := await true()):
-            await anyio.sleep(0.02)
-    return found
+        while True:
+            answer = asked()
+            if isinstance(answer, Awaitable):
+                answer = await answer
+            if fits(answer):
+                return answer
+            await anyio.sleep(0.01)
+
+
+def template_of(uid: str, name: str = "train-a-channel") -> Body:
+    """The template of the ComputeDomain ``uid`` in the namespace of whoever makes it."""
+    channel = {"resourceClaimTemplate": {"name": name}}
+    domain = {"metadata": {"name": "d", "uid": uid}, "spec": {"channel": channel}}
+    made = template.body(msgspec.convert(domain, ComputeDomain))
+    del made["metadata"]["namespace"]
+    return made
 
 
 @dataclass
@@ -97,6 +116,13 @@ class User:
             )
         )
 
+    async def active(self, name: str, clique: str, claim: str = "") -> None:
+        """A ComputeDomain with a claim that is allocated on a node of its own in ``clique``."""
+        made, node = await self.create(name), f"node-{uuid.uuid4().hex[:8]}"
+        devices = slices.channel(clique, "570.158.1")
+        await self.client.create(SLICES, slices.body(node, "a-uid", devices))
+        await self.claim(claim or f"claim-{name}", made["metadata"]["uid"], node)
+
     async def delete(self, collection: str, name: str) -> None:
         await self.client.delete(self.at(collection, name))
 
@@ -110,18 +136,15 @@ class User:
     async def ready(self, name: str = "train-a") -> Body:
         """The ComputeDomain, once it is Ready."""
 
-        async def asked() -> Body | None:
-            found = await self.domain(name)
-            return found if found and found.get("status", {}).get("status") == "Ready" else None
+        def fits(found: Body | None) -> bool:
+            return found is not None and found.get("status", {}).get("status") == "Ready"
 
-        found: Body = await until(asked)
+        found: Body = await until(lambda: self.domain(name), fits)
         return found
 
     async def gone(self, collection: str, name: str) -> None:
-        async def asked() -> bool:
-            return await self.client.get_or_none(self.at(collection, name), dict) is None
-
-        await until(asked)
+        path = self.at(collection, name)
+        await until(lambda: self.client.get_or_none(path, dict), lambda found: found is None)
 
     async def events(self, reason: str) -> list[Body]:
         found = await self.client.get(f"/api/v1/namespaces/{self.namespace}/events", dict)

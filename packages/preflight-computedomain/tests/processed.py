@@ -1,59 +1,56 @@
-"""A node of files, and the plugin on it as a process; NVML is a library of a few lines in C."""
+"""A node of files, and the plugin on it as a process, with the tests' own library for NVML."""
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import textwrap
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from preflight_testing.apiserver import free_port
+from preflight_testing.fakes import DRIVERS, NVML, NvmlError, build_nvml, nvml_node
 
 PLUGIN = Path(sys.executable).parent / "compute-domain-kubelet-plugin"
-_LIBRARY = r"""
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-typedef struct { unsigned char uuid[16]; int status; unsigned clique; unsigned char state; } info_t;
-int nvmlInitWithFlags(unsigned f) { return 0; }
-int nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(int e) { return "error"; }
-int nvmlSystemGetDriverVersion(char *o, unsigned n) { if (getenv("FAKE_HANGS")) sleep(3600); const char *v = getenv("FAKE_DRIVER"); strcpy(o, v ? v : "570.158.01"); return 0; }
-int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = (void *)(long)(i + 1); return 0; }
-int nvmlDeviceGetUUID(void *h, char *o, unsigned n) { strcpy(o, (long)h == 1 ? "GPU-a" : "GPU-b"); return 0; }
-int nvmlDeviceGetGpuFabricInfo(void *h, info_t *o) {
-    if (getenv("FAKE_CRASHES")) abort();
-    memset(o, 0, sizeof *o);
-    o->uuid[15] = 9; o->state = 3; o->clique = (long)h == 2 && getenv("FAKE_TWO_CLIQUES") ? 6 : 5;
-    return 0;
-}
-"""
 
 
-def library(root: Path) -> None:
-    """NVML in the driver's root ``root``; the test is skipped where there is no C compiler."""
-    if (compiler := shutil.which("cc") or shutil.which("gcc")) is None:
-        pytest.skip("no C compiler for a library in NVML's place")
+def library(root: Path, node: dict[str, Any] | None = None, driver: int = DRIVERS[-1]) -> Path:
+    """NVML in the driver's root ``root``, of a ``node`` of :func:`nvml_node` (a healthy one in a
+    rack); the test is skipped where it cannot be compiled. The folder of the library.
+    """
     folder = root / "usr/lib64"
     folder.mkdir(parents=True)
-    (root / "nvml.c").write_text(textwrap.dedent(_LIBRARY))
-    words = [
-        "-shared",
-        "-fPIC",
-        "-w",
-        "-Wl,-soname,libnvidia-ml.so.1",
-        "-o",
-        str(folder / "libnvidia-ml.so.1"),
-    ]
-    subprocess.run([compiler, *words, str(root / "nvml.c")], check=True)
-    (root / "nvml.c").unlink()
+    compiled(folder / f"libnvidia-ml.so.{driver}", driver)
+    (folder / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{driver}")
+    says(folder, node or nvml_node("gb200"))
+    return folder
+
+
+def compiled(path: Path, driver: int) -> None:
+    try:
+        path.write_bytes(_built(driver))
+    except NvmlError as error:
+        pytest.skip(str(error))
+
+
+@cache
+def _built(driver: int) -> bytes:
+    with tempfile.NamedTemporaryFile() as made:
+        build_nvml(NVML, Path(made.name), driver=driver)
+        return Path(made.name).read_bytes()
+
+
+def says(folder: Path, node: dict[str, Any], version: str = "580.65.06") -> None:
+    """Has the library in ``folder`` describe ``node``; no ``version``: its own."""
+    given = {"driver_version": version} if version else {}
+    (folder / "driver.json").write_text(json.dumps(given | node))
 
 
 class MachineNode:
@@ -81,10 +78,10 @@ class MachineNode:
             "CDI_ROOT": str(self.cdi),
         }
 
-    def ends(self, **environ: str) -> subprocess.CompletedProcess[str]:
+    def ends(self) -> subprocess.CompletedProcess[str]:
         """The plugin, where it does not start."""
         words = [str(PLUGIN), "--host", "127.0.0.1", "--port", str(self.port)]
-        given = {**_kept(), **self.environ, **environ}
+        given = {**_kept(), **self.environ}
         return subprocess.run(
             words, env=given, capture_output=True, text=True, timeout=100, check=False
         )

@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
 import pytest
-from driven import User, leads, until
-from preflight_computedomain.api.crd import crd
+from driven import Body, User, leads, template_of, until
 from preflight_computedomain.api.names import (
+    API_VERSION,
     CLAIMS,
     DOMAINS,
     FINALIZER,
     GRANTED,
+    KIND,
     LABEL,
-    SLICES,
     TARGET_LABEL,
     TEMPLATES,
 )
 from preflight_computedomain.controller.controller import Controller
-from preflight_computedomain.core import slices
-from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, Invalid, KubeError
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def target(real_api_server: ApiServer, tmp_path: Any) -> Connection:
-    real_api_server.define(crd())
-    return connection({"KUBECONFIG": str(real_api_server.kubeconfig(tmp_path / "kubeconfig"))})
-
-
-@pytest.fixture
-async def user(target: Connection) -> AsyncIterator[User]:
-    async with Client(target, agent="user") as client:
-        made = User(client)
-        await made.begin()
-        yield made
 
 
 @pytest.fixture
@@ -79,19 +63,15 @@ async def test_two_active_computedomains_of_one_clique_are_told_on_both(
 ) -> None:
     clique = f"{uuid.uuid4()}.7"
     for name in ("train-a", "train-b"):
-        domain, node = await user.create(name), f"node-{uuid.uuid4().hex[:8]}"
-        devices = slices.channel(clique, "570.158.1")
-        await user.client.create(SLICES, slices.body(node, "a-uid", devices))
-        await user.claim(f"claim-{name}", domain["metadata"]["uid"], node)
+        await user.active(name, clique)
 
-    async def told() -> bool:
-        events = await user.events("SharedIMEXDomain")
+    def of_both(events: list[Body]) -> bool:
         about = {one["involvedObject"]["name"]: one["message"] for one in events}
         return f"{user.namespace}/train-b is active in the NVLink clique {clique}" in about.get(
             "train-a", ""
         ) and f"{user.namespace}/train-a is" in about.get("train-b", "")
 
-    await until(told)
+    await until(lambda: user.events("SharedIMEXDomain"), of_both)
     shared = controller._sharing.shared()  # of other tests' namespaces, too
     assert len(shared[clique]) == 2
     counted = controller._metrics.registry.get_sample_value("compute_domain_shared_cliques")
@@ -102,21 +82,12 @@ async def test_a_computedomain_that_is_made_anew_before_its_pods_have_ended_shar
     user: User, controller: Controller
 ) -> None:
     clique = f"{uuid.uuid4()}.7"
-    for claim in ("claim-old", "claim-new"):
-        domain, node = await user.create(), f"node-{uuid.uuid4().hex[:8]}"
-        devices = slices.channel(clique, "570.158.1")
-        await user.client.create(SLICES, slices.body(node, "a-uid", devices))
-        await user.claim(claim, domain["metadata"]["uid"], node)
-        if claim == "claim-old":
-            await user.ready()
-            await user.delete(DOMAINS, "train-a")
-            await user.gone(DOMAINS, "train-a")
-
-    async def told() -> bool:
-        return bool(await user.events("SharedIMEXDomain"))
-
-    await until(told)
-    [event] = await user.events("SharedIMEXDomain")
+    await user.active("train-a", clique, "claim-old")
+    await user.ready()
+    await user.delete(DOMAINS, "train-a")
+    await user.gone(DOMAINS, "train-a")
+    await user.active("train-a", clique, "claim-new")
+    event = await user.event("SharedIMEXDomain")
     assert event["message"].startswith(
         f"A deleted ComputeDomain whose pods have not ended is active in the NVLink clique {clique} as well"
     )
@@ -132,27 +103,13 @@ async def test_where_cliques_are_exclusive_the_first_of_two_domains_has_it_and_t
         about = [one.get("metadata", {}).get("annotations", {}) for one in found]
         return [annotations.get(GRANTED, "") for annotations in about]
 
-    async def first() -> bool:
-        return await has() == [clique, ""]
-
-    async def second() -> bool:
-        return await has() == ["", clique]
-
     async with leads(target, exclusive=True):
         for name in domains:
-            domain, node = await user.create(name), f"node-{uuid.uuid4().hex[:8]}"
-            devices = slices.channel(clique, "570.158.1")
-            await user.client.create(SLICES, slices.body(node, "a-uid", devices))
-            await user.claim(f"claim-{name}", domain["metadata"]["uid"], node)
-            await until(first)
+            await user.active(name, clique)
+            await until(has, lambda granted: granted == [clique, ""])
         assert len(await user.events("SharedIMEXDomain")) <= 2  # both are active, and told so
         await user.delete(CLAIMS, "claim-train-a")
-        await until(second)
-
-
-async def test_num_nodes_has_no_meaning(user: User, controller: Controller) -> None:
-    await user.create(nodes=8)
-    assert (await user.ready())["spec"]["numNodes"] == 8
+        await until(has, lambda granted: granted == ["", clique])
 
 
 async def test_creating_and_deleting_take_three_and_four_requests(
@@ -165,19 +122,17 @@ async def test_creating_and_deleting_take_three_and_four_requests(
 
     await user.create("warm-up")
     await user.ready("warm-up")
-    lease = sum(counts[verb] for verb in ("watch",))
-    before = sent()
-    for number in range(10):
-        await user.create(f"many-{number}")
-    for number in range(10):
-        await user.ready(f"many-{number}")
+    before, many = sent(), [f"many-{number}" for number in range(10)]
+    for name in many:
+        await user.create(name)
+    for name in many:
+        await user.ready(name)
     created = sent() - before
-    for number in range(10):
-        await user.delete(DOMAINS, f"many-{number}")
-    for number in range(10):
-        await user.gone(DOMAINS, f"many-{number}")
+    for name in many:
+        await user.delete(DOMAINS, name)
+    for name in many:
+        await user.gone(DOMAINS, name)
     deleted = sent() - before - created
-    assert lease
     # Some renewals of the lease fall in between.
     assert 30 <= created <= 34, dict(counts)
     assert 40 <= deleted <= 44, dict(counts)
@@ -198,35 +153,20 @@ async def test_a_template_that_is_deleted_by_hand_comes_back(
 ) -> None:
     await user.create()
     await user.ready()
-    for _ in range(20):
-        before = await user.template()
-        assert before is not None
-        await user.delete(TEMPLATES, "train-a-channel")
-        uid = before["metadata"]["uid"]
-
-        async def another(uid: str = uid) -> bool:
-            found = await user.template()
-            return found is not None and found["metadata"]["uid"] != uid
-
-        await until(another)
-        await user.ready()
+    before = await user.template()
+    assert before is not None
+    await user.delete(TEMPLATES, "train-a-channel")
+    uid = before["metadata"]["uid"]
+    await until(user.template, lambda found: found and found["metadata"]["uid"] != uid)
+    await user.ready()
 
 
 async def test_a_name_that_is_taken_is_left_alone_named_and_used_once_it_is_free(
     user: User, controller: Controller
 ) -> None:
-    foreign = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": "train-a-channel"},
-        "spec": {
-            "spec": {
-                "devices": {
-                    "requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
-                }
-            }
-        },
-    }
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    spec = {"spec": {"devices": {"requests": [request]}}}
+    foreign = {"metadata": {"name": "train-a-channel"}, "spec": spec}
     before = await user.make_template(foreign)
     await user.create()
     said = await user.event("ResourceClaimTemplateConflict")
@@ -258,17 +198,6 @@ async def test_a_quota_that_refuses_the_template_is_told_and_the_template_is_mad
     await user.ready()
 
 
-async def test_a_name_that_no_template_can_have_is_told_and_the_computedomain_can_go(
-    user: User, controller: Controller
-) -> None:
-    await user.create(wants="../configmaps")
-    said = await user.event("InvalidResourceClaimTemplateName")
-    assert "'../configmaps'" in said["message"]
-    assert await user.status() == "NotReady"
-    await user.delete(DOMAINS, "train-a")
-    await user.gone(DOMAINS, "train-a")
-
-
 async def test_of_two_computedomains_with_one_templates_name_the_second_can_go_and_the_template_stays(
     user: User, controller: Controller
 ) -> None:
@@ -289,15 +218,11 @@ async def test_labels_and_finalizer_that_were_removed_by_hand_are_put_back(
     nothing = {"metadata": {"labels": {LABEL: None, TARGET_LABEL: None}, "finalizers": None}}
     await user.patch(TEMPLATES, "train-a-channel", nothing)
 
-    async def mended() -> bool:
-        found = await user.template()
-        return bool(
-            found
-            and found["metadata"].get("finalizers")
-            and LABEL in found["metadata"].get("labels", {})
-        )
+    def mended(found: Body) -> bool:
+        about = found["metadata"]
+        return bool(about.get("finalizers")) and LABEL in about.get("labels", {})
 
-    await until(mended)
+    await until(user.template, mended)
 
 
 @pytest.mark.parametrize(
@@ -331,16 +256,11 @@ async def test_every_kind_of_patch_of_a_label_on_our_template_works(
 async def test_a_template_of_ours_with_its_parameters_in_another_order_is_taken_over_and_deleted(
     target: Connection, user: User
 ) -> None:
-    made = await user.create()
-    body = _ours(made["metadata"]["uid"])
-    parameters = body["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"]
-    body["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"] = dict(
-        reversed(parameters.items())
-    )
-    body["metadata"].pop("finalizers")
-    await user.client.create(
-        user.at(TEMPLATES), json.loads(json.dumps(body, separators=(",", ":")))
-    )
+    body = template_of((await user.create())["metadata"]["uid"])
+    opaque = body["spec"]["spec"]["devices"]["config"][0]["opaque"]
+    opaque["parameters"] = dict(reversed(opaque["parameters"].items()))
+    del body["metadata"]["finalizers"]
+    await user.make_template(body)
     async with leads(target):
         await user.ready()
         found = await user.template()
@@ -361,12 +281,7 @@ async def test_mode_all_is_ready_and_told(user: User, controller: Controller) ->
 async def test_a_stale_template_is_swept_and_one_of_a_computedomain_that_lives_is_not(
     target: Connection, user: User
 ) -> None:
-    await user.make_template(
-        {
-            **_ours("gone-long-ago"),
-            "metadata": {**_ours("gone-long-ago")["metadata"], "name": "old"},
-        }
-    )
+    await user.make_template(template_of("gone-long-ago", "old"))
     async with leads(target, sweep_seconds=0.2):
         await user.gone(TEMPLATES, "old")
         await user.create()
@@ -392,12 +307,7 @@ async def test_todays_manifest_is_taken_and_its_mode_is_single(user: User) -> No
 async def test_a_spec_without_the_templates_name_is_refused(
     user: User, spec: dict[str, Any]
 ) -> None:
-    body = {
-        "apiVersion": "resource.nvidia.com/v1beta1",
-        "kind": "ComputeDomain",
-        "metadata": {"name": "x"},
-        "spec": spec,
-    }
+    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "x"}, "spec": spec}
     with pytest.raises(KubeError):
         await user.client.create(user.at(DOMAINS), body)
 
@@ -412,37 +322,6 @@ async def test_what_an_api_server_forgets_or_restarts_is_caught_up_with(
     await user.ready("train-b")
     await user.delete(DOMAINS, "train-a")
     await user.gone(DOMAINS, "train-a")
-
-
-def _ours(uid: str) -> dict[str, Any]:
-    parameters = {
-        "allocationMode": "Single",
-        "apiVersion": "resource.nvidia.com/v1beta1",
-        "domainID": uid,
-        "kind": "ComputeDomainChannelConfig",
-    }
-    request = {
-        "name": "channel",
-        "exactly": {"deviceClassName": "compute-domain-default-channel.nvidia.com"},
-    }
-    opaque = {"driver": "compute-domain.nvidia.com", "parameters": parameters}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {
-            "name": "train-a-channel",
-            "finalizers": [FINALIZER],
-            "labels": {LABEL: uid, TARGET_LABEL: "Workload"},
-        },
-        "spec": {
-            "spec": {
-                "devices": {
-                    "requests": [request],
-                    "config": [{"requests": ["channel"], "opaque": opaque}],
-                }
-            }
-        },
-    }
 
 
 class Dies(Client):

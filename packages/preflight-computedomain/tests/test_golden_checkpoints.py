@@ -11,7 +11,7 @@ from claimed import Node, claim, ref, uid
 from preflight_computedomain.api.checkpoint import ABORTED, COMPLETED, decode
 from preflight_computedomain.api.names import cdi_file
 from preflight_computedomain.node.prepare import ClaimAnswer
-from preflight_computedomain.node.state_dir import CHECKPOINT, document
+from preflight_computedomain.node.state_dir import CHECKPOINT, MAX_BYTES, document
 
 GOLDEN = Path(__file__).parent / "golden"
 READ = ("v1", "v2", "both", "unknown-field", "without-boot")
@@ -27,7 +27,7 @@ def started(folder: Path, name: str) -> Node:
 
 
 def test_every_file_is_tried_here() -> None:
-    assert {path.stem for path in GOLDEN.iterdir()} == {*READ, *BROKEN, "aborted", "other-boot"}
+    assert {path.stem for path in GOLDEN.iterdir()} == {*READ, *BROKEN, "aborted"}
 
 
 @pytest.mark.parametrize("name", READ)
@@ -64,31 +64,38 @@ async def test_an_aborted_claim_of_long_ago_is_prepared_as_if_nothing_had_been(
     assert node.states() == {uid(1): COMPLETED}
 
 
-def test_claims_of_another_boot_are_dropped(tmp_path: Path) -> None:
-    node = started(tmp_path, "other-boot")
-    assert (node.states(), node.files()) == ({}, {})
-    assert list(node.folder.glob(f"{CHECKPOINT}.corrupt-*")) == []
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_one_is_kept_aside_and_the_node_has_a_driver(tmp_path: Path, name: str) -> None:
-    node = started(tmp_path, name)
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(pytest.param((GOLDEN / f"{name}.json").read_bytes(), id=name) for name in BROKEN),
+        pytest.param(b"\xff" * 100, id="no-json"),
+        pytest.param(b" " * (MAX_BYTES + 1), id="too-large"),
+    ],
+)
+def test_a_broken_one_is_kept_aside_and_the_node_has_a_driver(
+    tmp_path: Path, content: bytes
+) -> None:
+    node = Node(tmp_path)
+    (node.folder / CHECKPOINT).write_bytes(content)
+    (node.cdi / cdi_file(uid(9))).write_text("of a claim that nobody knows any more")
+    store = node.store()
+    store.start()
+    assert store.corrupt == 1
     [aside] = node.folder.glob(f"{CHECKPOINT}.corrupt-*")
-    assert aside.read_bytes() == (GOLDEN / f"{name}.json").read_bytes()
+    assert aside.read_bytes() == content
     assert (node.states(), node.files()) == ({}, {})
 
 
-@pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.anyio
 async def test_a_claim_whose_containers_run_is_known_by_its_cdi_file_when_the_checkpoint_is_broken(
-    tmp_path: Path, name: str
+    tmp_path: Path,
 ) -> None:
     node = Node(tmp_path)
     for number in (1, 2):
         node.cluster.add(ref(number))
     await node.page().prepare([ref()])
     files = node.files()
-    (node.folder / CHECKPOINT).write_bytes((GOLDEN / f"{name}.json").read_bytes())
+    (node.folder / CHECKPOINT).write_bytes((GOLDEN / "cut.json").read_bytes())
     page = node.page()
     await page.start()
     assert (node.states(), node.files()) == ({uid(1): COMPLETED}, files)

@@ -5,12 +5,14 @@ no program is started.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import socket
 import struct
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+import uuid
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -18,11 +20,8 @@ from types import ModuleType
 import pytest
 from driven import User, until
 from kubelet import Kubelet
-from preflight_computedomain.api.crd import crd
 from preflight_computedomain.api.names import DRIVER
 from preflight_computedomain.core.claims import KubeletClaim
-from preflight_kube.auth.connection import connection
-from preflight_kube.client.client import Client
 from preflight_testing.apiserver import ApiServer
 from processed import MachineNode, library
 
@@ -93,24 +92,10 @@ class Imex:
         os.close(self._inotify)
 
 
-@pytest.fixture
-async def user(real_api_server: ApiServer, tmp_path: Path) -> AsyncIterator[User]:
-    real_api_server.define(crd())
-    target = connection({"KUBECONFIG": str(real_api_server.kubeconfig(tmp_path / "admin"))})
-    async with Client(target, agent="user") as client:
-        made = User(client)
-        await made.begin()
-        yield made
-
-
 async def served(node: MachineNode, user: User, google: dict[str, ModuleType], name: str) -> None:
     """What a kubelet does with a claim, from end to end."""
     kubelet = Kubelet(node.registry, google)
-
-    async def there() -> bool:
-        return (node.registry / f"{DRIVER}-reg.sock").exists()
-
-    await until(there)
+    await until((node.registry / f"{DRIVER}-reg.sock").exists)
     await kubelet.register()
     domain = await user.create(name)
     made = (await user.claim(f"{name}-claim", domain["metadata"]["uid"], node.name))["metadata"]
@@ -121,12 +106,8 @@ async def served(node: MachineNode, user: User, google: dict[str, ModuleType], n
 
 
 def machine(short: Path, server: ApiServer) -> MachineNode:
-    made = MachineNode(
-        short, server.kubeconfig(short / "kubeconfig"), f"node-{short.name.lower()}".rstrip("-_.")
-    )
-    made.name = made.environ["NODE_NAME"] = "".join(
-        c for c in made.name if c.isalnum() or c == "-"
-    ).strip("-")
+    name = f"node-{uuid.uuid4().hex[:8]}"
+    made = MachineNode(short, server.kubeconfig(short / "kubeconfig"), name)
     library(made.driver)
     return made
 
@@ -147,6 +128,8 @@ async def test_a_daemon_that_runs_that_ends_and_that_is_not_there_is_never_touch
             imex.events()  # the end of the daemon's own program
             await served(node, user, google, "after-its-end")
             assert imex.events() == []
+        log = [json.loads(line) for line in (short / "plugin.log").read_text().splitlines()]
+        assert all({"time", "level", "msg", "component"} <= line.keys() for line in log)
         assert (imex.folders[1] / "nodes_config.cfg").read_text() == "10.0.0.1\n10.0.0.2\n"
         assert [
             one for one in imex.events() if "cfg" in one

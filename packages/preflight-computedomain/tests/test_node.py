@@ -2,10 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import shutil
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -194,89 +190,3 @@ async def test_a_machine_without_nvml_is_one_sentence() -> None:
 async def test_a_driver_root_without_the_library_names_the_places(tmp_path: Path) -> None:
     with pytest.raises(NvmlUnavailable, match=r"usr/lib64.*nvidiaDriverRoot"):
         NvmlLibrary(str(tmp_path))()
-
-
-LIBRARY = r"""
-#include <string.h>
-typedef struct { unsigned char uuid[16]; int status; unsigned clique; unsigned char state; } info_t;
-int nvmlInitWithFlags(unsigned f) { return 0; }
-int nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(int e) { return "error"; }
-int nvmlSystemGetDriverVersion(char *o, unsigned n) { strcpy(o, "580.65.06"); return 0; }
-int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = (void *)(long)(i + 1); return 0; }
-int nvmlDeviceGetUUID(void *h, char *o, unsigned n) { strcpy(o, (long)h == 1 ? "GPU-a" : "GPU-b"); return 0; }
-int nvmlDeviceGetGpuFabricInfo(void *h, info_t *o) {
-    if ((long)h == 2) return 3; /* not supported */
-    memset(o, 0, sizeof *o);
-    o->uuid[1] = 7; o->uuid[15] = 9; o->clique = 5; o->state = 3; /* a zero first: no string */
-    return 0;
-}
-"""
-ASK = "import sys; from preflight_computedomain.node.nvml import NvmlLibrary; print(*NvmlLibrary(sys.argv[1])())"
-
-
-async def test_the_binding_reads_a_library_in_the_drivers_root(tmp_path: Path) -> None:
-    if (compiler := shutil.which("cc") or shutil.which("gcc")) is None:
-        pytest.skip("no C compiler for a library in NVML's place")
-    (tmp_path / "usr/lib64").mkdir(parents=True)
-    (tmp_path / "nvml.c").write_text(textwrap.dedent(LIBRARY))
-    made = tmp_path / "usr/lib64/libnvidia-ml.so.1"
-    name = "-Wl,-soname,libnvidia-ml.so.1"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-w", name, "-o", str(made), str(tmp_path / "nvml.c")],
-        check=True,
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", ASK, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    cluster = bytes([0, 7, *[0] * 13, 9])
-    assert (
-        done.stdout.strip()
-        == f"580.65.06 {[FabricInfo('GPU-a', 3, 0, cluster, 5), FabricInfo('GPU-b')]}"
-    )
-
-
-ASK_TWICE = """
-import os, sys
-from preflight_computedomain.node.host import NvmlUnavailable
-from preflight_computedomain.node.nvml import NvmlLibrary, reader
-reader.start(print, lasting=True)
-driver = NvmlLibrary(sys.argv[1])
-try:
-    driver()
-except NvmlUnavailable as error:
-    print(error.gone, error)
-os.replace(sys.argv[2], sys.argv[3])
-print(driver()[0])
-"""
-
-
-@pytest.mark.parametrize("error", [9, 18], ids=["not-loaded", "another-version"])
-async def test_after_an_upgrade_of_the_driver_its_new_library_is_asked(
-    tmp_path: Path, error: int
-) -> None:
-    if (compiler := shutil.which("cc") or shutil.which("gcc")) is None:
-        pytest.skip("no C compiler for a library in NVML's place")
-    (tmp_path / "usr/lib64").mkdir(parents=True)
-    old, new = (tmp_path / f"usr/lib64/libnvidia-ml.so.{version}" for version in ("570", "580"))
-    refuses = LIBRARY.replace(
-        "Flags(unsigned f) { return 0; }", f"Flags(unsigned f) {{ return {error}; }}"
-    )
-    for path, source in ((old, refuses), (new, LIBRARY)):
-        (tmp_path / "nvml.c").write_text(source)
-        name = "-Wl,-soname,libnvidia-ml.so.1"
-        command = [compiler, "-shared", "-fPIC", "-w", name, "-o", str(path), "nvml.c"]
-        subprocess.run(command, check=True, cwd=tmp_path)
-    link, other = tmp_path / "usr/lib64/libnvidia-ml.so.1", tmp_path / "link"
-    link.symlink_to(old.name)
-    other.symlink_to(new.name)
-    done = subprocess.run(
-        [sys.executable, "-c", ASK_TWICE, str(tmp_path), str(other), str(link)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    first, version = done.stdout.splitlines()
-    assert first.startswith("True NVML: ")
-    assert version == "580.65.06"

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_testing.fakes import DRIVERS, NVML, NvmlError, build_nvml, nvml_node
+from preflight_testing.fakes import nvml_node
+from processed import compiled, library, says
 
 PROGRAM = """
 import asyncio, json, sys
@@ -32,7 +33,7 @@ for line in sys.stdin:
         fabric = [[one.gpu, one.state, one.status] for one in library()[1]]
     except Exception as error:
         fabric = [type(error).__name__]
-    print(json.dumps([clique, owner.unknown, fabric, said]), flush=True)
+    print(json.dumps([clique, owner.driver, owner.unknown, fabric, said]), flush=True)
     said.clear()
 """
 CALLS = [
@@ -46,30 +47,25 @@ class Looks:
     """A program that reads the clique as the plugin does, of one node after the other."""
 
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self._process, self._file = process, folder / "driver.json"
-        self.clique, self.unknown = "", ""
+        self._process, self.folder = process, folder
+        self.clique, self.driver, self.unknown = "", "", ""
         self.fabric: list[Any] = []
         self.said: list[str] = []
 
-    def look(self, node: dict[str, Any], silence: float = 60.0) -> None:
-        self._file.write_text(json.dumps({"driver_version": "580.65.06"} | node))
+    def look(self, node: dict[str, Any], silence: float = 60.0, version: str = "580.65.06") -> None:
+        says(self.folder, node, version)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{silence}\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, f"the plugin ended with status {self._process.wait()}"
-        self.clique, self.unknown, self.fabric, self.said = json.loads(line)
+        self.clique, self.driver, self.unknown, self.fabric, self.said = json.loads(line)
 
 
 @contextmanager
 def looks(root: Path, driver: int) -> Iterator[Looks]:
-    folder = root / "usr/lib64"
-    folder.mkdir(parents=True)
-    try:
-        build_nvml(NVML, folder / "libnvidia-ml.so.1", driver=driver)
-    except NvmlError as error:
-        pytest.skip(str(error))
+    folder = library(root, driver=driver)
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(root)],
         env=dict(os.environ),
@@ -88,9 +84,40 @@ def test_the_fabric_is_read_by_a_call_that_the_driver_has(
         plugin.look(nvml_node("gb200"))
         assert (plugin.clique, plugin.unknown) == (RACK if joined else "", "")
         assert {state for _, state, _ in plugin.fabric} == {joined}
+        assert plugin.driver == "580.65.6"
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_cluster_that_begins_with_a_zero_and_a_gpu_of_no_fabric_are_read(tmp_path: Path) -> None:
+    rack = {"fabric_cluster": "0007" + "00" * 13 + "09", "fabric_clique": 5}
+    node = nvml_node("gb200", dict.fromkeys(range(4), rack))
+    del node["gpus"][3]["fabric_state"]
+    with looks(tmp_path, 580) as plugin:
+        plugin.look(node)
+        assert plugin.clique == "00070000-0000-0000-0000-000000000009.5"
+        assert [state for _, state, _ in plugin.fabric] == [3, 3, 3, 0]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [pytest.param(9, id="the old one not loaded"), pytest.param(18, id="it has another version")],
+)
+def test_after_an_upgrade_of_the_driver_its_new_library_is_asked(
+    tmp_path: Path, error: int
+) -> None:
+    with looks(tmp_path, 570) as plugin:
+        plugin.look(nvml_node("gb200"))
+        assert plugin.clique == RACK
+        plugin.look(nvml_node("gb200") | {"driver_faults": f"nvmlInitWithFlags={error}"})
+        assert plugin.clique == ""
+        assert plugin.unknown.startswith("NVML: ")
+        compiled(plugin.folder / "libnvidia-ml.so.580", 580)
+        (tmp_path / "link").symlink_to("libnvidia-ml.so.580")
+        (tmp_path / "link").replace(plugin.folder / "libnvidia-ml.so.1")
+        plugin.look(nvml_node("gb200"), version="")
+        assert (plugin.clique, plugin.driver) == (RACK, "580.65.6")
+
+
+@pytest.mark.parametrize("driver", [470, 535, 580])  # without, by the first and by the last call
 def test_whatever_goes_wrong_in_a_call_the_clique_is_as_before_or_not_known(
     tmp_path: Path, driver: int
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from blockbuster import blockbuster_ctx
 from claimed import CLIQUE, DOMAIN, Node, claim, config, parameters, ref, result, uid
+from driven import until
 from preflight_computedomain.api.checkpoint import (
     COMPLETED,
     STARTED,
@@ -28,6 +29,7 @@ from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.metrics import PluginMetrics
 from preflight_computedomain.node.prepare import ClaimAnswer, ClaimPreparer, Times
 from preflight_computedomain.node.state_dir import CHECKPOINT
+from preflight_kube.errors import KubeError
 
 pytestmark = pytest.mark.anyio
 GIVEN = ClaimAnswer(("channel",), "node-1")
@@ -39,12 +41,6 @@ def node(tmp_path: Path) -> Node:
     for number in range(1, 4):
         made.cluster.add(ref(number))
     return made
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.005)
 
 
 async def one(page: ClaimPreparer, number: int = 1) -> ClaimAnswer:
@@ -195,19 +191,15 @@ async def test_a_clique_that_another_asker_learns_meanwhile_is_no_node_without_o
     assert await one(node.page()) == GIVEN
 
 
-async def test_unprepare_leaves_nothing_and_is_repeatable(node: Node) -> None:
-    page = node.page()
-    await one(page)
-    for _ in range(2):
-        assert await undo(page) == ClaimAnswer()
-        assert (node.states(), node.files()) == ({}, {})
-
-
-async def test_unprepare_asks_the_api_server_nothing(node: Node) -> None:
+async def test_unprepare_leaves_nothing_is_repeatable_and_asks_the_api_server_nothing(
+    node: Node,
+) -> None:
     page = node.page()
     await one(page)
     node.cluster.asked.clear()
-    await undo(page)
+    for _ in range(2):
+        assert await undo(page) == ClaimAnswer()
+        assert (node.states(), node.files()) == ({}, {})
     assert node.cluster.asked == []
 
 
@@ -260,7 +252,10 @@ async def test_a_clique_that_has_come_since_is_found_before_the_refusal(node: No
 async def test_a_second_claim_waits_and_is_refused_with_the_first_ones_name(node: Node) -> None:
     page = node.page()
     await one(page, 1)
+    node.cluster.asked.clear()
     answer = await one(page, 2)
+    # While it waits nothing is asked again.
+    assert node.cluster.asked == ["get team-a/claim-2", "list team-a"]
     assert f"channel 0 of this node is prepared for claim team-a/claim-1 ({uid(1)})" in answer.error
     assert node.states() == {uid(1): COMPLETED}
 
@@ -277,37 +272,34 @@ async def test_a_waiting_claim_gets_the_channel_when_it_is_freed(node: Node) -> 
     assert node.states() == {uid(2): COMPLETED}
 
 
-async def test_while_it_waits_for_the_channel_nothing_is_asked(node: Node) -> None:
-    page = node.page()
-    await one(page, 1)
-    node.cluster.asked.clear()
-    await one(page, 2)
-    assert node.cluster.asked == ["get team-a/claim-2", "list team-a"]
+async def silent(namespace: str, name: str) -> Any:
+    await asyncio.Event().wait()
 
 
-async def test_every_claim_of_a_call_has_an_entry(node: Node) -> None:
-    page = node.page()
-    refs = [ref(number) for number in range(1, 201)]
-    answers = await page.prepare(refs)
-    assert set(answers) == {one.uid for one in refs}
-    assert sum(not answer.error for answer in answers.values()) == 1
-    assert await page.prepare([]) == {}
-    assert set(await page.unprepare(refs)) == set(answers)
+async def refuses(namespace: str, name: str) -> Any:
+    raise KubeError("https://10.0.0.1: no answer")
 
 
-async def test_an_api_server_that_is_down_is_answered_in_time_with_its_cause(node: Node) -> None:
-    node.cluster.down = True
-    answer = await one(node.page())
-    assert "https://10.0.0.1: no answer" in answer.error
-
-
-async def test_an_api_server_that_never_answers_is_answered_in_time(node: Node) -> None:
-    async def never(namespace: str, name: str) -> None:
-        await asyncio.Event().wait()
-
-    node.cluster.claim = never  # type: ignore[method-assign]
-    answer = await one(node.page())
-    assert "has not answered in time" in answer.error
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        pytest.param(refuses, "https://10.0.0.1: no answer", id="stopped"),
+        pytest.param(silent, "the API server has not answered in time", id="silent"),
+    ],
+)
+async def test_without_the_api_server_every_claim_has_its_entry_in_time_with_the_cause(
+    node: Node, monkeypatch: pytest.MonkeyPatch, answer: Any, cause: str
+) -> None:
+    page, refs = node.page(), [ref(number) for number in (1, 2, 3)]
+    with monkeypatch.context() as without:
+        without.setattr(node.cluster, "claim", answer)
+        answers = await page.prepare(refs)
+    assert answers.keys() == {of.uid for of in refs}
+    for of in refs:
+        assert answers[of.uid].error.startswith(f"{DRIVER}: {of}: ")
+        assert cause in answers[of.uid].error
+    assert (node.states(), node.files()) == ({}, {})
+    assert await one(page) == GIVEN
 
 
 async def test_an_api_server_that_comes_back_within_the_call_is_enough(node: Node) -> None:
@@ -317,22 +309,6 @@ async def test_an_api_server_that_comes_back_within_the_call_is_enough(node: Nod
     await until(lambda: len(node.cluster.asked) > 2)
     node.cluster.down = False
     assert await task == GIVEN
-
-
-async def test_an_api_server_whose_answers_are_late_is_waited_for(node: Node) -> None:
-    node.times = Times(call=20, answer=21, first=0.01, longest=0.05)
-    get, list_ = node.cluster.claim, node.cluster.domains
-
-    async def late(namespace: str, name: str) -> Any:
-        await asyncio.sleep(0.2)
-        return await get(namespace, name)
-
-    async def later(namespace: str) -> Any:
-        await asyncio.sleep(0.2)
-        return await list_(namespace)
-
-    node.cluster.claim, node.cluster.domains = late, later  # type: ignore[method-assign]
-    assert await one(node.page()) == GIVEN
 
 
 async def test_a_claim_that_vanishes_while_its_call_waits_has_its_answer(node: Node) -> None:
@@ -417,15 +393,24 @@ async def test_a_prepare_that_waits_is_ended_by_unprepare(node: Node, cancelled:
     assert (node.states(), node.files()) == ({}, {})
 
 
-async def test_a_prepare_that_writes_is_finished_and_then_undone(node: Node) -> None:
+def stands(node: Node, before: str) -> tuple[threading.Event, threading.Event]:
+    """Has the node's disk stand still before that step, once: until the second event is set."""
     reached, gate = threading.Event(), threading.Event()
 
     def step(word: str) -> None:
-        if word == f"rename {cdi_file(uid(1))}.tmp" and not reached.is_set():
+        if word == before and not reached.is_set():
             reached.set()
             gate.wait(20)
 
     node.step = step
+    return reached, gate
+
+
+WRITES = f"rename {cdi_file(uid(1))}.tmp"
+
+
+async def test_a_prepare_that_writes_is_finished_and_then_undone(node: Node) -> None:
+    reached, gate = stands(node, WRITES)
     page = node.page()
     late = asyncio.create_task(one(page))
     await until(reached.is_set)
@@ -439,14 +424,8 @@ async def test_a_prepare_that_writes_is_finished_and_then_undone(node: Node) -> 
 
 
 async def test_a_plugin_that_starts_beside_one_that_writes_waits_for_it(node: Node) -> None:
-    reached, gate = threading.Event(), threading.Event()
-
-    def step(word: str) -> None:
-        if word == f"rename {cdi_file(uid(1))}.tmp" and not reached.is_set():
-            reached.set()
-            gate.wait(20)
-
-    node.step, node.patience = step, 30
+    reached, gate = stands(node, WRITES)
+    node.patience = 30
     older = node.page()
     writing = asyncio.create_task(one(older))
     await until(reached.is_set)
@@ -465,17 +444,10 @@ async def test_a_plugin_that_starts_beside_one_that_writes_waits_for_it(node: No
 async def test_no_file_is_made_again_for_a_claim_that_another_plugin_is_unpreparing(
     node: Node, what: str
 ) -> None:
-    reached, gate = threading.Event(), threading.Event()
-
-    def step(word: str) -> None:
-        if word == f"write {CHECKPOINT}.tmp" and not reached.is_set():  # the file has gone by now
-            reached.set()
-            gate.wait(20)
-
     node.times, node.patience = Times(call=30, answer=40, first=0.01, longest=0.05), 30
     page = node.page()
     await one(page)
-    node.step = step
+    reached, gate = stands(node, f"write {CHECKPOINT}.tmp")  # the file has gone by now
     undoing = asyncio.create_task(undo(node.page()))
     await until(reached.is_set)
     node.cluster.claims.clear()
@@ -489,18 +461,11 @@ async def test_no_file_is_made_again_for_a_claim_that_another_plugin_is_unprepar
 
 
 async def test_a_mend_that_is_cancelled_keeps_the_lock_until_it_has_written(node: Node) -> None:
-    reached, gate = threading.Event(), threading.Event()
-
-    def step(word: str) -> None:
-        if word == f"rename {cdi_file(uid(1))}.tmp":
-            reached.set()
-            gate.wait(20)
-
     node.times, node.patience = Times(call=30, answer=40), 30
     other = node.page()
     await one(other)
     (node.cdi / cdi_file(uid(1))).unlink()
-    node.step = step
+    reached, gate = stands(node, WRITES)
     mending = asyncio.create_task(node.page().mend())
     await until(reached.is_set)
     mending.cancel()
@@ -571,14 +536,36 @@ async def test_an_error_of_our_own_is_answered_and_logged(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_claims_whose_names_can_be_none_are_refused_and_not_asked_for(node: Node) -> None:
-    from preflight_computedomain.core.claims import KubeletClaim
-
-    bad = KubeletClaim("team-a", "../../../secrets", "u")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        KubeletClaim("team-a", "../../../secrets", "u"),
+        KubeletClaim("", "", "u"),
+        KubeletClaim("team-a", "e\u0301✓", "✓"),
+    ],
+    ids=["a path", "empty", "no ASCII"],
+)
+async def test_claims_whose_names_can_be_none_are_refused_and_not_asked_for(
+    node: Node, bad: KubeletClaim
+) -> None:
     page = node.page()
-    assert "field name" in (await page.prepare([bad]))["u"].error
-    assert (await page.unprepare([bad]))["u"] == ClaimAnswer()
+    assert "of the kubelet's request is" in (await page.prepare([bad]))[bad.uid].error
+    assert (await page.unprepare([bad]))[bad.uid] == ClaimAnswer()
     assert node.cluster.asked == []
+
+
+async def test_a_checkpoint_that_is_damaged_while_it_runs_keeps_no_claim_from_its_devices(
+    node: Node,
+) -> None:
+    page = node.page()
+    assert await one(page) == GIVEN
+    node.cluster.down = True
+    (node.folder / CHECKPOINT).write_bytes(b"")
+    assert await one(page) == GIVEN
+    (node.folder / CHECKPOINT).write_bytes(b"")
+    (node.cdi / cdi_file(uid(1))).unlink()
+    assert await page.mend() == (uid(1),)
+    assert node.states() == {uid(1): COMPLETED}
 
 
 async def test_a_sweep_undoes_begun_claims_that_are_gone_and_reports_prepared_ones(
@@ -626,11 +613,6 @@ async def test_a_stop_ends_what_waits(node: Node) -> None:
     async with asyncio.timeout(10):
         await page.stop(5)
         assert (await waiting).error
-
-
-async def test_the_domain_is_kept_with_the_devices(node: Node) -> None:
-    await one(node.page())
-    assert DOMAIN.encode() in node.store().entries()[uid(1)].devices
 
 
 async def test_each_claim_and_result_has_one_line_of_the_log_with_its_cause(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,31 +19,34 @@ from typing import Any
 import pytest
 import yaml
 from driven import User, until
+from preflight_computedomain import cli
 from preflight_computedomain.api.crd import crd
-from preflight_computedomain.api.names import DOMAINS, FINALIZER, LABEL
+from preflight_computedomain.api.names import CONTROLLER, DOMAINS, FINALIZER, LABEL, PLUGIN
 from preflight_computedomain.config import OFF, OWN
-from preflight_kube.auth.connection import connection
-from preflight_kube.client.client import Client
-from preflight_testing.apiserver import ApiServer, free_port
+from preflight_kube.auth.connection import Connection
+from preflight_testing.apiserver import free_port
 
 BIN = Path(sys.executable).parent
-PROGRAMS = ("compute-domain-controller", "compute-domain-kubelet-plugin")
+both_programs = pytest.mark.parametrize("program", [CONTROLLER, PLUGIN])
+Ends = Callable[..., tuple[object, str, str]]
 
 
-def started(program: str, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in ("KUBECONFIG", "FEATURE_GATES")
-    }
-    return subprocess.run(
-        [BIN / program, *args],
-        env={**kept, **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ends:
+    """What a program that does not get to work ends with: status, output, errors."""
+    mains = {CONTROLLER: cli.controller, PLUGIN: cli.plugin}
+
+    def run(program: str, *args: str, **environ: str) -> tuple[object, str, str]:
+        with monkeypatch.context() as within:
+            within.delenv("KUBECONFIG", raising=False)
+            for key, value in environ.items():
+                within.setenv(key, value)
+            within.setattr(sys, "argv", [program, *args])
+            with pytest.raises(SystemExit) as ended:
+                mains.get(program, cli.main)()
+        return (ended.value.code, *capsys.readouterr())
+
+    return run
 
 
 def test_every_value_by_which_the_chart_is_deployed_is_known() -> None:
@@ -54,131 +57,90 @@ def test_every_value_by_which_the_chart_is_deployed_is_known() -> None:
     assert {*own, *common["shared"], *common["each"], library} == {*OWN}
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_with_the_gate_off_a_program_ends_with_2_and_says_what_to_set(program: str) -> None:
-    done = started(program, FEATURE_GATES="")
-    assert (done.returncode, done.stderr.strip(), done.stdout) == (2, OFF, "")
+@both_programs
+def test_with_the_gate_off_a_program_ends_with_2_and_says_what_to_set(
+    ends: Ends, program: str
+) -> None:
+    assert ends(program, FEATURE_GATES="") == (2, "", f"{OFF}\n")
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_all_problems_are_said_at_once_and_without_a_traceback(program: str) -> None:
-    done = started(
-        program, FEATURE_GATES="HostManagedIMX=true,HostManagedIMEX=yes", LOG_LEVEL="loud"
-    )
-    assert done.returncode == 2
-    assert "'HostManagedIMX' is not a feature gate" in done.stderr
-    assert "HostManagedIMEX has 'yes'" in done.stderr
-    assert "LOG_LEVEL" in done.stderr
-    assert "Traceback" not in done.stderr
+@both_programs
+def test_all_problems_are_said_at_once_and_without_a_traceback(ends: Ends, program: str) -> None:
+    gates = "HostManagedIMX=true,HostManagedIMEX=yes"
+    status, _, said = ends(program, FEATURE_GATES=gates, LOG_LEVEL="loud")
+    assert status == 2
+    for word in (
+        "'HostManagedIMX' is not a feature gate",
+        "HostManagedIMEX has 'yes'",
+        "LOG_LEVEL",
+    ):
+        assert word in said
+    assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_gates_are_forced_before_they_are_judged_in_both_programs(program: str) -> None:
+@both_programs
+def test_gates_are_forced_before_they_are_judged_in_both_programs(ends: Ends, program: str) -> None:
     gates = "ComputeDomainCliques=true,IMEXDaemonsWithDNSNames=false"
-    refused = started(program, FEATURE_GATES=gates)
-    assert "ComputeDomainCliques requires IMEXDaemonsWithDNSNames" in refused.stderr
-    taken = started(program, FEATURE_GATES=f"HostManagedIMEX=true,{gates}")
-    assert taken.stderr.startswith("KUBECONFIG is not set")  # what is judged next
+    status, _, said = ends(program, FEATURE_GATES=gates)
+    assert status == 2
+    assert "ComputeDomainCliques requires IMEXDaemonsWithDNSNames" in said
+    status, _, said = ends(program, FEATURE_GATES=f"HostManagedIMEX=true,{gates}")
+    assert status == 2
+    assert said.startswith("KUBECONFIG is not set")  # what is judged next
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_without_a_cluster_a_program_ends_with_2(program: str) -> None:
-    done = started(program, FEATURE_GATES="HostManagedIMEX=true")
-    assert done.returncode == 2
-    assert done.stderr.startswith("KUBECONFIG is not set")
+def test_the_definition_is_printed(ends: Ends) -> None:
+    assert yaml.safe_load(ends("preflight-computedomain", "crd")[1]) == crd()
 
 
-def test_on_a_node_without_the_channels_major_the_plugin_ends_with_1(tmp_path: Path) -> None:
-    (tmp_path / "devices").write_text("Character devices:\n  1 mem\n")
-    done = started(
-        PROGRAMS[1],
-        FEATURE_GATES="HostManagedIMEX=true",
-        NODE_NAME="node-1",
-        ALT_PROC_DEVICES_PATH=str(tmp_path / "devices"),
-        KUBECONFIG=str(_kubeconfig(tmp_path)),
-    )
-    assert done.returncode == 1
-    for gate in ("ComputeDomainCliques", "IMEXDaemonsWithDNSNames"):
-        assert f"Feature gate {gate} is forced to false" in done.stderr + done.stdout
-    assert "no character device nvidia-caps-imex-channels; load the NVIDIA driver" in done.stderr
-    assert "Traceback" not in done.stderr + done.stdout
-
-
-def _kubeconfig(folder: Path) -> Path:
-    named = {"name": "x"}
-    path = folder / "kubeconfig"
-    config = {
-        "clusters": [{**named, "cluster": {"server": "https://127.0.0.1:1"}}],
-        "users": [{**named, "user": {"token": "t"}}],
-        "contexts": [{**named, "context": {"cluster": "x", "user": "x"}}],
-        "current-context": "x",
-    }
-    path.write_text(yaml.safe_dump(config))
-    return path
-
-
-def test_the_definition_is_printed() -> None:
-    done = started("preflight-computedomain", "crd")
-    assert yaml.safe_load(done.stdout) == crd()
+GOOD = ("no problem found",)
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ("featureGates: {HostManagedIMEX: true}", "no problem found"),
+        ("featureGates: {HostManagedIMEX: true}", GOOD),
         (
             "preflight-computedomain: {featureGates: {HostManagedIMEX: 'true'}, image: {tag: x}}",
-            "no problem found",
+            GOOD,
         ),
-        ("featureGates: {HostManagedIMX: true}", "featureGates"),
-        ("featureGates: {HostManagedIMEX: false}", OFF),
-        ("featureGates: {HostManagedIMEX: true}\nleaseSeconds: 0", "leaseSeconds"),
+        ("featureGates: {HostManagedIMEX: false}", (OFF,)),
+        ("featureGates: {HostManagedIMEX: true}\nleaseSeconds: 0", ("leaseSeconds",)),
+        (
+            "logLevel: loud\nleaseSeconds: 0\nfeatureGates: {HostManagdIMEX: true, Foo: true}\n",
+            ("logLevel", "leaseSeconds", "featureGates", "HostManagdIMEX", "Foo"),
+        ),
         (
             "preflight-computedomain: {featureGates: {}, colour: red}",
-            "preflight-computedomain.colour",
+            ("preflight-computedomain.colour",),
         ),
-        ("[", "not YAML"),
+        ("[", ("not YAML",)),
     ],
 )
-def test_values_are_judged_as_the_programs_will(tmp_path: Path, values: str, said: str) -> None:
+def test_values_are_judged_as_the_programs_will_and_all_that_is_wrong_is_said_at_once(
+    ends: Ends, tmp_path: Path, values: str, said: tuple[str, ...]
+) -> None:
     (tmp_path / "values.yaml").write_text(values)
-    done = started("preflight-computedomain", "validate-config", str(tmp_path / "values.yaml"))
-    assert said in done.stdout + done.stderr
-    assert done.returncode == (0 if said == "no problem found" else 2)
+    path = str(tmp_path / "values.yaml")
+    status, *output = ends("preflight-computedomain", "validate-config", path)
+    for word in said:
+        assert word in "".join(output)
+    assert status == (0 if said == GOOD else 2)
+    assert "Traceback" not in "".join(output)
 
 
-def test_values_that_are_wrong_in_several_ways_are_told_so_at_once(tmp_path: Path) -> None:
-    (tmp_path / "values.yaml").write_text(
-        "logLevel: loud\nleaseSeconds: 0\nfeatureGates: {HostManagdIMEX: true, Foo: true}\n"
-    )
-    done = started("preflight-computedomain", "validate-config", str(tmp_path / "values.yaml"))
-    said = done.stdout + done.stderr
-    for word in ("logLevel", "leaseSeconds", "HostManagdIMEX", "Foo"):
-        assert word in said
-    assert (done.returncode, "Traceback" in said) == (2, False)
-
-
-def test_the_runbook_needs_no_cluster() -> None:
-    done = started("preflight-computedomain", "doctor", "--runbook")
-    assert done.returncode == 0
-    assert "Delete all ComputeDomains" in done.stdout
+def test_the_runbook_needs_no_cluster(ends: Ends) -> None:
+    status, said, _ = ends("preflight-computedomain", "doctor", "--runbook")
+    assert status == 0
+    assert "Delete all ComputeDomains" in said
 
 
 # --- against a real API server
 
 
 @pytest.fixture
-def kubeconfig(real_api_server: ApiServer, tmp_path: Path) -> Path:
-    real_api_server.define(crd())
-    return real_api_server.kubeconfig(tmp_path / "kubeconfig")
-
-
-@pytest.fixture
-async def user(kubeconfig: Path) -> AsyncIterator[User]:
-    async with Client(connection({"KUBECONFIG": str(kubeconfig)}), agent="user") as client:
-        made = User(client)
-        await made.begin()
-        yield made
+def kubeconfig(target: Connection, tmp_path: Path) -> Path:
+    return tmp_path / "kubeconfig"
 
 
 class Replica:
@@ -192,15 +154,8 @@ class Replica:
             "KUBECONFIG": str(kubeconfig),
             "POD_NAME": name,
         }
-        words = [
-            str(BIN / PROGRAMS[0]),
-            "--namespace",
-            namespace,
-            "--port",
-            str(self.port),
-            "--lease-seconds",
-            "2",
-        ]
+        words = [str(BIN / CONTROLLER), "--namespace", namespace, "--port", str(self.port)]
+        words += ["--lease-seconds", "2"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(words, env=environ, stdout=log, stderr=log)
 
@@ -210,9 +165,8 @@ class Replica:
 
     def ask(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}{path}", timeout=10
-            ) as answer:
+            url = f"http://127.0.0.1:{self.port}{path}"
+            with urllib.request.urlopen(url, timeout=10) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -220,7 +174,7 @@ class Replica:
         except OSError as error:
             return 0, str(error)
 
-    async def leads(self) -> bool:
+    def leads(self) -> bool:
         return "compute_domain_leader 1.0" in self.ask("/metrics")[1]
 
 
@@ -241,41 +195,39 @@ async def test_of_two_replicas_one_leads_and_the_other_goes_on_when_it_is_killed
     with replica(kubeconfig, user.namespace, tmp_path, "one") as first:
         await until(first.leads)
         with replica(kubeconfig, user.namespace, tmp_path, "two") as second:
-
-            async def ready() -> bool:
-                return second.ask("/readyz")[0] == 200
-
-            await until(ready)
+            await until(lambda: second.ask("/readyz")[0] == 200)
             await user.create()
             await user.ready()
-            assert not await second.leads()
+            assert not second.leads()
             first.process.kill()
             first.process.wait()
             await user.create("train-b")
             await user.ready("train-b")
-            assert await second.leads()
+            assert second.leads()
             second.process.send_signal(signal.SIGTERM)
             assert second.process.wait(timeout=30) == 0
             said = [line["msg"] for line in second.lines()]
             assert any("ComputeDomainCliques is forced to false" in one for one in said)
             assert any("IMEXDaemonsWithDNSNames is forced to false" in one for one in said)
             done = [line for line in second.lines() if line["msg"] == "ComputeDomain reconciled"]
-            assert {
-                "time",
-                "level",
-                "component",
-                "namespace",
-                "computedomain",
-                "uid",
-                "actions",
-            } <= done[0].keys()
+            about = {"namespace", "computedomain", "uid", "actions"}
+            assert about | {"time", "level", "component"} <= done[0].keys()
 
 
 @pytest.mark.anyio
 async def test_doctor_names_what_is_left_over_stale_or_in_conflict_and_explain_goes_down_to_the_claims(
     user: User, kubeconfig: Path
 ) -> None:
-    environ = {"KUBECONFIG": str(kubeconfig)}
+    def asked(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [BIN / "preflight-computedomain", *words],
+            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
     made = await user.create(mode="All")
     await user.claim("stale", "no-such-uid", "node-7")
     await user.claim("good", made["metadata"]["uid"], "node-8")
@@ -288,7 +240,7 @@ async def test_doctor_names_what_is_left_over_stale_or_in_conflict_and_explain_g
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template},
     }
     await user.client.create(user.at("/apis/apps/v1/daemonsets"), daemon)
-    done = started("preflight-computedomain", "doctor", **environ)
+    done = asked("doctor")
     assert done.returncode == 1
     for said in (
         f"DaemonSet {user.namespace}/old",
@@ -297,13 +249,11 @@ async def test_doctor_names_what_is_left_over_stale_or_in_conflict_and_explain_g
     ):
         assert said in done.stdout
     assert f"{user.namespace}/good" not in done.stdout
-    told = started("preflight-computedomain", "explain", "-n", user.namespace, "train-a", **environ)
+    told = asked("explain", "-n", user.namespace, "train-a")
     assert told.returncode == 0
     assert "claim good: channel 0 of node-8; used by no pod" in told.stdout
     assert "ResourceClaimTemplate train-a-channel: missing" in told.stdout
-    nobody = started(
-        "preflight-computedomain", "explain", "-n", user.namespace, "nobody", **environ
-    )
+    nobody = asked("explain", "-n", user.namespace, "nobody")
     assert (nobody.returncode, nobody.stdout) == (1, "")
     assert "no ComputeDomain nobody" in nobody.stderr
     assert FINALIZER not in str(await user.domain())

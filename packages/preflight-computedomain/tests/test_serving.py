@@ -6,32 +6,24 @@ import asyncio
 import logging
 import socket
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import grpc
 import pytest
-from claimed import Node, claim, config, parameters, ref, uid
+from claimed import Node, ref, uid
+from driven import until
 from kubelet import Kubelet, connection
 from preflight_computedomain.api.checkpoint import COMPLETED
-from preflight_computedomain.api.names import DRIVER, cdi_file, cdi_id
-from preflight_computedomain.core.claims import KubeletClaim
-from preflight_computedomain.core.facts import Unfit
+from preflight_computedomain.api.names import DRIVER, cdi_id
 from preflight_computedomain.metrics import PluginMetrics
 from preflight_computedomain.node.grpc_server import GrpcServer
 from preflight_computedomain.node.prepare import Times
-from preflight_computedomain.node.state_dir import CHECKPOINT
 
 pytestmark = pytest.mark.anyio
 VERSIONS = ("v1", "v1beta1")
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 class World:
@@ -111,86 +103,30 @@ async def test_folders_in_the_place_of_sockets_are_moved_aside(world: World) -> 
     assert (world.registry / f"folder-1-{DRIVER}-reg.sock.aside" / "theirs").exists()
 
 
-async def test_a_damaged_checkpoint_does_not_keep_a_prepared_claim_from_its_devices(
-    world: World,
-) -> None:
-    await world.kubelet.register()
-    first = await world.kubelet.prepare([ref(1)])
-    world.node.cluster.down = True
-    (world.node.folder / CHECKPOINT).write_bytes(b"")
-    again = await world.kubelet.prepare([ref(1)])
-    assert again[uid(1)] == first[uid(1)]
-    (world.node.folder / CHECKPOINT).write_bytes(b"")
-    (world.node.cdi / cdi_file(uid(1))).unlink()
-    assert await world.page.mend() == (uid(1),)
-    assert world.node.states() == {uid(1): COMPLETED}
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_every_claim_has_an_entry_also_an_empty_one(world: World, version: str) -> None:
     await world.kubelet.register()
     refs = [ref(number) for number in range(1, 201)]
     answer = await world.kubelet.prepare(refs, version)
     assert set(answer) == {one.uid for one in refs}
-    assert sum(not one.error for one in answer.values()) == 1
-    world.page._times, world.page._lock._patience = (
-        Times(),
-        40.0,
-    )  # none of them waits for the channel, only for its turn
+    assert sorted(len(one.devices) for one in answer.values()) == [*[0] * 199, 1]
+    assert all(bool(one.error) != bool(one.devices) for one in answer.values())
+    # None of them waits for the channel, only for its turn.
+    world.page._times, world.page._lock._patience = Times(), 40.0
     gone = await world.kubelet.unprepare(refs, version)
     assert {key: one.error for key, one in gone.items()} == dict.fromkeys(answer, "")
-    assert len(await world.kubelet.prepare([], version)) == 0
-
-
-async def test_a_call_without_claims_and_one_with_a_claim_twice_are_answered(world: World) -> None:
-    await world.kubelet.register()
-    assert not await world.kubelet.prepare([])
-    answer = await world.kubelet.prepare([ref(1), ref(1)])
-    assert {key: one.error for key, one in answer.items()} == {uid(1): ""}
-    assert not await world.kubelet.unprepare([])
-
-
-async def test_a_refusal_is_one_sentence_in_its_entry(world: World) -> None:
-    await world.kubelet.register()
-    world.node.cluster.add(
-        ref(1), claim(ref(1), configs=[config(parameters(allocationMode="All"))])
-    )
-    entry = (await world.kubelet.prepare([ref(1)]))[uid(1)]
-    assert entry.error.startswith(
-        f"{DRIVER}: team-a/claim-1: host-managed IMEX supports only allocationMode"
-    )
-    assert len(entry.devices) == 0
-
-
-async def test_names_that_no_claim_has_are_answered(world: World) -> None:
-    await world.kubelet.register()
-    long = ".".join(["a" * 63] * 3 + ["b" * 61])
-    odd = [
-        KubeletClaim("team-a", "x/../y", "u-1"),
-        KubeletClaim("", "", "u-2"),
-        KubeletClaim("team-a", long, "u-3"),
-        KubeletClaim("team-a", "e\u0301✓", "✓"),
-    ]
-    answer = await world.kubelet.prepare(odd)
-    assert set(answer) == {"u-1", "u-2", "u-3", "✓"}
-    assert all(entry.error for entry in answer.values())
-
-
-async def test_a_claim_whose_name_has_dots_and_253_characters_is_prepared(world: World) -> None:
-    await world.kubelet.register()
-    long = ref(1, ".".join(["a" * 63] * 3 + ["b" * 61]))
-    assert len(long.name) == 253
-    world.node.cluster.add(long)
-    assert (await world.kubelet.prepare([long]))[long.uid].error == ""
-    assert (await world.kubelet.unprepare([long]))[long.uid].error == ""
+    assert not await world.kubelet.prepare([], version)
+    assert not await world.kubelet.unprepare([], version)
+    again = await world.kubelet.prepare([ref(1), ref(1)], version)
+    assert {key: one.error for key, one in again.items()} == {uid(1): ""}
 
 
 @pytest.mark.parametrize(
     "method",
     [
-        "/v1alpha1.DRAResourceHealth/NodeWatchResources",
-        "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeForgetResources",
-        "/k8s.io.kubelet.pkg.apis.dra.v1alpha4.Node/NodePrepareResources",
+        "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeForgetResources",
+        "k8s.io.kubelet.pkg.apis.dra.v1alpha4.Node/NodePrepareResources",
+        pytest.param("v1alpha1.DRAResourceHealth/NodeWatchResources", id="newer health stream"),
     ],
 )
 async def test_what_is_not_offered_is_unimplemented_and_no_error_of_ours(
@@ -198,20 +134,20 @@ async def test_what_is_not_offered_is_unimplemented_and_no_error_of_ours(
 ) -> None:
     await world.kubelet.register()
     async with connection(world.kubelet.endpoint) as channel:
-        call: Any = channel.unary_unary(method)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call(b"", timeout=10)
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        kinds: list[Any] = [channel.unary_unary, channel.unary_stream]
+        for kind in kinds:
+            call = kind(f"/{method}")(b"", timeout=10)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await (call.read() if kind == channel.unary_stream else call)
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
 async def test_a_call_that_the_kubelet_gives_up_leaves_nothing_after_unprepare(
     world: World,
 ) -> None:
-    world.node.times = Times()
-    await world.end()
-    await world.begin()
     await world.kubelet.register()
+    world.page._times = Times()
     world.node.cluster.down = True
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await world.kubelet.prepare([ref(1)], timeout=0.3)
@@ -222,18 +158,6 @@ async def test_a_call_that_the_kubelet_gives_up_leaves_nothing_after_unprepare(
     assert (await world.kubelet.prepare([ref(2)]))[uid(2)].error == ""
     assert world.node.states() == {uid(2): COMPLETED}
     assert world.node.cluster.asked[asked:] == ["get team-a/claim-2", "list team-a"]
-
-
-async def test_the_health_stream_of_newer_kubelets_is_unimplemented_and_no_error_of_ours(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    await world.kubelet.register()
-    async with connection(world.kubelet.endpoint) as channel:
-        stream: Any = channel.unary_stream("/v1alpha1.DRAResourceHealth/NodeWatchResources")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stream(b"", timeout=10).read()
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
 async def test_bytes_that_are_no_message_are_refused_and_the_next_call_is_served(
@@ -356,16 +280,6 @@ async def test_a_refused_registration_is_logged_and_tried_anew(
     assert world.serving.registered
 
 
-async def test_a_restarted_plugin_gives_the_same_devices(world: World) -> None:
-    await world.kubelet.register()
-    before = (await world.kubelet.prepare([ref(1)]))[uid(1)]
-    await world.end()
-    assert not list(world.registry.iterdir())
-    await world.begin()
-    await world.kubelet.register()
-    assert (await world.kubelet.prepare([ref(1)]))[uid(1)] == before
-
-
 async def test_two_plugins_that_overlap_on_a_node_give_the_channel_once(world: World) -> None:
     other = world.node.page()
     await world.kubelet.register()
@@ -400,17 +314,6 @@ async def test_a_stopping_plugin_is_not_found_any_more_while_it_finishes_a_call(
     gate.set()
     assert (await call)[uid(1)].error == ""
     await stopping
-
-
-async def test_a_missing_registry_is_one_sentence(
-    short: Path, google: dict[str, ModuleType]
-) -> None:
-    world = World(short, google)
-    world.registry.rmdir()
-    with pytest.raises(Unfit, match="plugins_registry"):
-        await GrpcServer(
-            world.node.page(), world.metrics, world.registry, world.node.folder
-        ).start()
 
 
 async def test_calls_are_counted_from_the_start(world: World) -> None:

@@ -348,7 +348,7 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=150, stateful_step_count=20)
+TestHistories.settings = settings(max_examples=4 * settings().max_examples, stateful_step_count=20)
 
 
 def test_actions_carry_what_makes_them_safe(world: World) -> None:
