@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+from functools import partial
 from pathlib import Path
 
 import pytest
 from preflight_computedomain.core.facts import COMPLETED, FabricInfo, NodeFacts, Unfit
+from preflight_computedomain.node import nvml as library
 from preflight_computedomain.node.host import (
     ChannelMajor,
     CliqueOwner,
     NvmlUnavailable,
     node_facts,
 )
-from preflight_computedomain.node.nvml import NvmlLibrary
 
 pytestmark = pytest.mark.anyio
 DEVICES = "Character devices:\n235 nvidia-caps-imex-channels\n"
@@ -182,11 +183,11 @@ async def test_a_machine_without_nvml_is_one_sentence() -> None:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         with pytest.raises(Unfit, match=r"NVML: .*is the NVIDIA driver installed"):
-            await CliqueOwner(NvmlLibrary()).start()
+            await CliqueOwner(partial(library.read, "")).start()
     else:
         pytest.skip("this machine has NVML")
 
 
 async def test_a_driver_root_without_the_library_names_the_places(tmp_path: Path) -> None:
     with pytest.raises(NvmlUnavailable, match=r"usr/lib64.*nvidiaDriverRoot"):
-        NvmlLibrary(str(tmp_path))()
+        library.read(str(tmp_path))

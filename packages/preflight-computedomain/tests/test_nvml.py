@@ -17,14 +17,14 @@ from processed import compiled, library, says
 
 PROGRAM = """
 import asyncio, json, sys
-from dataclasses import asdict
+from functools import partial
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.node.host import CliqueOwner
-from preflight_computedomain.node.nvml import NvmlLibrary, reader
+from preflight_computedomain.node.nvml import read, reader
 
 said = []
 reader.start(said.append, lasting=True)
-library = NvmlLibrary(sys.argv[1])
+library = partial(read, sys.argv[1])
 owner = CliqueOwner(library, crash=False)
 for line in sys.stdin:
     reader._Helper.again, reader.SILENCE = 0.0, float(line)

@@ -31,28 +31,20 @@ _INIT_FLAG_NO_GPUS: Final = 1
 """Do not fail on a node whose GPUs are all bound to other drivers."""
 
 
-class NvmlLibrary:
-    """``root``: where the driver's files are mounted; empty for the linker's own paths.
-
-    Each call loads the library anew: after an upgrade of the driver it is another.
+def read(root: str) -> tuple[str, list[FabricInfo]]:
+    """Driver version, as ``nvidia-smi`` shows it, and the fabric of each GPU, in NVML's order.
+    Raises :class:`NvmlUnavailable`. ``root``: where the driver's files are mounted; empty for the
+    linker's own paths. The library is loaded anew: after an upgrade of the driver it is another.
     """
-
-    def __init__(self, root: str = "") -> None:
-        self._root = root
-
-    def __call__(self) -> tuple[str, list[FabricInfo]]:
-        """The driver's version, as ``nvidia-smi`` shows it, and the fabric of each GPU, in NVML's
-        order. Raises :class:`NvmlUnavailable`.
-        """
-        answer: tuple[str, list[FabricInfo]] | NvmlUnavailable = reader.ask(
-            _answer,
-            self._root,
-            patience=PATIENCE,
-            otherwise=lambda why: NvmlUnavailable(f"NVML: {why}; {_DUMB}"),
-        )
-        if isinstance(answer, NvmlUnavailable):
-            raise answer
-        return answer
+    answer: tuple[str, list[FabricInfo]] | NvmlUnavailable = reader.ask(
+        _answer,
+        root,
+        patience=PATIENCE,
+        otherwise=lambda why: NvmlUnavailable(f"NVML: {why}; {_DUMB}"),
+    )
+    if isinstance(answer, NvmlUnavailable):
+        raise answer
+    return answer
 
 
 _DUMB: Final = "does nvidia-smi answer on this node? Reload the driver, or restart the node."

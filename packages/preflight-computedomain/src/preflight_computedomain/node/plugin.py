@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import TimeoutError as Late
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,11 +24,11 @@ from preflight_computedomain.config import EXCLUSIVE, Gates
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.core.slices import channel
 from preflight_computedomain.metrics import PluginMetrics
+from preflight_computedomain.node import nvml as library
 from preflight_computedomain.node.atomic_file import Disk
 from preflight_computedomain.node.grpc_server import GrpcServer
 from preflight_computedomain.node.host import ChannelMajor, CliqueOwner, NvmlReader, node_facts
 from preflight_computedomain.node.lock import Lock, LockHeld
-from preflight_computedomain.node.nvml import NvmlLibrary
 from preflight_computedomain.node.prepare import ClaimPreparer, ClusterReader
 from preflight_computedomain.node.publisher import Publisher
 from preflight_computedomain.node.state_dir import ClaimStore
@@ -58,7 +59,7 @@ async def run(
     try:
         facts, major = node_facts(environ), ChannelMajor(environ)
         number = major()
-        driver = nvml or NvmlLibrary(environ.get("NVIDIA_DRIVER_ROOT", ""))
+        driver = nvml or partial(library.read, environ.get("NVIDIA_DRIVER_ROOT", ""))
         metrics = PluginMetrics(facts.node)
         clique = CliqueOwner(driver, crash=gates.crash_on_fabric_errors, answers=metrics.nvml.set)
         offered = await clique.start()

@@ -31,10 +31,6 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 @dataclass(eq=False, repr=False)
 class Claim(betterproto2.Message):
-    """
-    A ResourceClaim, by its names and by what it is.
-    """
-
     namespace: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     uid: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -47,10 +43,6 @@ default_message_pool.register_message("kubelet", "Claim", Claim)
 
 @dataclass(eq=False, repr=False)
 class Device(betterproto2.Message):
-    """
-    A prepared device of a claim, and what the container runtime is to add for it.
-    """
-
     request_names: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
 
     pool_name: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -75,10 +67,6 @@ default_message_pool.register_message("kubelet", "InfoRequest", InfoRequest)
 
 @dataclass(eq=False, repr=False)
 class NodePrepareResourceResponse(betterproto2.Message):
-    """
-    An empty error means prepared.
-    """
-
     devices: "list[Device]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     error: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -101,10 +89,6 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class NodePrepareResourcesResponse(betterproto2.Message):
-    """
-    One entry for each claim of the request, by its uid.
-    """
-
     claims: "dict[str, NodePrepareResourceResponse]" = betterproto2.field(
         1,
         betterproto2.TYPE_MAP,
@@ -119,10 +103,6 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class NodeUnprepareResourceResponse(betterproto2.Message):
-    """
-    An empty error means that nothing of the claim is left.
-    """
-
     error: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -143,10 +123,6 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class NodeUnprepareResourcesResponse(betterproto2.Message):
-    """
-    One entry for each claim of the request, by its uid.
-    """
-
     claims: "dict[str, NodeUnprepareResourceResponse]" = betterproto2.field(
         1,
         betterproto2.TYPE_MAP,
@@ -161,10 +137,6 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class PluginInfo(betterproto2.Message):
-    """
-    Of which type a plugin is, under which name, where it listens, and which versions of its service it has.
-    """
-
     type: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     name: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -179,10 +151,6 @@ default_message_pool.register_message("kubelet", "PluginInfo", PluginInfo)
 
 @dataclass(eq=False, repr=False)
 class RegistrationStatus(betterproto2.Message):
-    """
-    Whether the kubelet took the plugin, and if not, why.
-    """
-
     plugin_registered: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
 
     error: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
