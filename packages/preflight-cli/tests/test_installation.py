@@ -69,11 +69,6 @@ def _ten_runs(world: World) -> None:
         checked(world, f"pod-{i}", "dcgm-diag", state=state)
 
 
-def _secret_of_another_authority(world: World) -> None:
-    other = certificate(ca=trustme.CA())
-    world.one("Secret", "preflight-injector-tls")["data"]["tls.crt"] = other
-
-
 def _kept(world: World) -> None:
     notes = world.one("CustomResourceDefinition", "preflightconfigs." + names.PREFIX[:-1])
     notes["metadata"]["annotations"]["meta.helm.sh/release-name"] = "earlier"
@@ -200,7 +195,65 @@ def _history(world: World, revisions: dict[int, str]) -> None:
             world.read["Secret"].append(of_it)
 
 
-FAULTS: dict[str, tuple[Fault, str, str, str]] = {
+UPGRADE = "helm -n preflight upgrade preflight CHART --reset-then-reuse-values"
+CERTS = "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs"
+Row = tuple[Fault, str, str, str]
+
+
+def gone(kind: str, name: str, place: str = "preflight/") -> Row:
+    """An object of the release that is not there."""
+    what = "of release preflight/preflight is not there"
+    return lambda w: w.gone(kind, name), f"{kind} {place}{name}", what, UPGRADE
+
+
+def altered(change: Fault, where: str, what: str = "") -> Row:
+    """An object that is not as the release made it."""
+    return change, where, f"is not as release preflight/preflight made it: {what}", UPGRADE
+
+
+def waits(reason: str, what: str, message: str = "") -> Row:
+    """A pod of the injector that does not start."""
+    do = f"kubectl -n preflight describe pod {INJECTOR}-0"
+    where = f"Deployment preflight/{INJECTOR}"
+    return lambda w: _pod_waits(w, reason, message), where, what, do
+
+
+def configured(text: str) -> Row:
+    """A ConfigMap whose text somebody has changed."""
+    change = {"config.yaml": text}
+    where = f"ConfigMap preflight/{INJECTOR}"
+    return altered(lambda w: w.one("ConfigMap", INJECTOR)["data"].update(change), where)
+
+
+def tls(data: Callable[[], dict[str, str]], what: str) -> Row:
+    """A Secret with another certificate, or none."""
+    name = f"{INJECTOR}-tls"
+    return (
+        lambda w: w.one("Secret", name).update(data=data()),
+        f"Secret preflight/{name}",
+        what,
+        CERTS,
+    )
+
+
+def trusts(change: Callable[[dict[str, str]], object], what: str) -> Row:
+    """Entries of admission whose authorities somebody has changed."""
+
+    def plant(world: World) -> None:
+        for webhook in world.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"]:
+            change(webhook["clientConfig"])
+
+    return plant, f"MutatingWebhookConfiguration {INJECTOR}", what, CERTS
+
+
+def schedules(change: Fault, minor: str, value: str = "preflight-gpu-scheduler.") -> Row:
+    """A kube-scheduler of another version than the cluster's."""
+    where = "Deployment preflight/preflight-gpu-scheduler-scheduler"
+    do = f"{UPGRADE} --set {value}kubeScheduler.image=…:v{minor}"
+    return change, where, f"runs kube-scheduler 1.36 in a cluster of {minor}", do
+
+
+FAULTS: dict[str, Row] = {
     "an upgrade that has not ended": (
         _released(status="pending-upgrade"),
         "release preflight/preflight",
@@ -229,88 +282,42 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         _released(status="failed", version="1"),
         "release preflight/preflight",
         "is failed",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
+        UPGRADE,
     ),
-    "a role that is gone": (
-        lambda w: w.gone("ClusterRole", "preflight-gang"),
-        "ClusterRole preflight-gang",
-        "of release preflight/preflight is not there",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
-    ),
-    "an account that is gone": (
-        lambda w: w.gone("ServiceAccount", INJECTOR),
-        "ServiceAccount preflight/preflight-injector",
-        "of release preflight/preflight is not there",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
-    ),
-    "a network policy that is gone": (
-        lambda w: w.gone("NetworkPolicy", INJECTOR),
-        "NetworkPolicy preflight/preflight-injector",
-        "of release",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
-    ),
-    "admission that is gone": (
-        lambda w: w.gone("MutatingWebhookConfiguration", INJECTOR),
-        "MutatingWebhookConfiguration preflight-injector",
-        "of release",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
-    ),
-    "a policy that refuses nothing any more": (
+    "a role that is gone": gone("ClusterRole", GANG, ""),
+    "an account that is gone": gone("ServiceAccount", INJECTOR),
+    "a network policy that is gone": gone("NetworkPolicy", INJECTOR),
+    "admission that is gone": gone("MutatingWebhookConfiguration", INJECTOR, ""),
+    "a policy that refuses nothing any more": altered(
         _edited,
-        "ValidatingAdmissionPolicyBinding preflight-injector-reserved",
-        "is not as release preflight/preflight made it: spec.validationActions[0] is Audit",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
+        f"ValidatingAdmissionPolicyBinding {INJECTOR}-reserved",
+        "spec.validationActions[0] is Audit",
     ),
-    "a role with fewer rights": (
-        lambda w: w.one("ClusterRole", "preflight-gang")["rules"].pop(),
-        "ClusterRole preflight-gang",
-        "is not as release preflight/preflight made it: rules has",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
+    "a role with fewer rights": altered(
+        lambda w: w.one("ClusterRole", GANG)["rules"].pop(), f"ClusterRole {GANG}", "rules has"
     ),
-    "a selector that was changed": (
+    "a selector that was changed": altered(
         lambda w: w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"][0].update(
             failurePolicy="Ignore"
         ),
-        "MutatingWebhookConfiguration preflight-injector",
+        f"MutatingWebhookConfiguration {INJECTOR}",
         "webhooks[0].failurePolicy is Ignore",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
-    "a configuration that was edited": (
-        lambda w: w.one("ConfigMap", INJECTOR)["data"].update({"config.yaml": "checks: []"}),
-        "ConfigMap preflight/preflight-injector",
-        "is not as release preflight/preflight made it",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
-    ),
-    "a configuration that is no YAML any more": (
-        lambda w: w.one("ConfigMap", INJECTOR)["data"].update({"config.yaml": "checks: ["}),
-        "ConfigMap preflight/preflight-injector",
-        "is not as release preflight/preflight made it",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
-    ),
+    "a configuration that was edited": configured("checks: []"),
+    "a configuration that is no YAML any more": configured("checks: ["),
     "replicas of two versions": (
         lambda w: _version(w, "Deployment", "preflight-mnnvl-webhook"),
         "preflight-mnnvl",
         f"has workloads of versions 0.0.9 and {version(PARTS / 'preflight-mnnvl')}",
         "helm list --all-namespaces  # then upgrade its release",
     ),
-    "a kube-scheduler of another minor version": (
-        lambda w: w.version.update(minor="34+"),
-        "Deployment preflight/preflight-gpu-scheduler-scheduler",
-        "runs kube-scheduler 1.36 in a cluster of 1.34",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --set preflight-gpu-scheduler.kubeScheduler.image=…:v1.34",
+    "a kube-scheduler of another minor version": schedules(
+        lambda w: w.version.update(minor="34+"), "1.34"
     ),
-    "a kube-scheduler that is newer than the API server": (
-        lambda w: w.version.update(minor="35"),
-        "Deployment preflight/preflight-gpu-scheduler-scheduler",
-        "runs kube-scheduler 1.36 in a cluster of 1.35",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --set preflight-gpu-scheduler.kubeScheduler.image=…:v1.35",
+    "a kube-scheduler that is newer than the API server": schedules(
+        lambda w: w.version.update(minor="35"), "1.35"
     ),
-    "a kube-scheduler of a chart that was installed alone": (
-        _newer_alone,
-        "Deployment preflight/preflight-gpu-scheduler-scheduler",
-        "runs kube-scheduler 1.36 in a cluster of 1.35",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --set kubeScheduler.image=…:v1.35",
-    ),
+    "a kube-scheduler of a chart that was installed alone": schedules(_newer_alone, "1.35", ""),
     "no connector for an injector that was installed alone": (
         _no_connector_alone,
         "DaemonSet platform-connectors",
@@ -341,7 +348,7 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         ].pop("caBundle"),
         "MutatingWebhookConfiguration preflight-injector",
         "has no caBundle",
-        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
+        CERTS,
     ),
     "a node that is sick by a condition of one's own": (
         _sick_by_ours,
@@ -365,25 +372,17 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         lambda w: _version(w, "CustomResourceDefinition", "computedomains.resource.nvidia.com"),
         "CustomResourceDefinition computedomains.resource.nvidia.com",
         f"is of version 0.0.9, preflight-computedomain is of {version(PARTS / 'preflight-computedomain')}",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
+        UPGRADE,
     ),
-    "an image that cannot be pulled": (
-        lambda w: _pod_waits(w, "ImagePullBackOff"),
-        "Deployment preflight/preflight-injector",
+    "an image that cannot be pulled": waits(
+        "ImagePullBackOff",
         'has 1 of 2 pods ready: the image "nowhere/webhook:1" cannot be pulled',
-        "kubectl -n preflight describe pod preflight-injector-0",
     ),
-    "an image's name that is none": (
-        lambda w: _pod_waits(w, "InvalidImageName"),
-        "Deployment preflight/preflight-injector",
-        "has a name that no registry can have",
-        "kubectl -n preflight describe pod preflight-injector-0",
+    "an image's name that is none": waits(
+        "InvalidImageName", "has a name that no registry can have"
     ),
-    "a container that cannot be made": (
-        lambda w: _pod_waits(w, "CreateContainerConfigError", 'secret "x" not found'),
-        "Deployment preflight/preflight-injector",
-        'webhook waits: secret "x" not found',
-        "kubectl -n preflight describe pod preflight-injector-0",
+    "a container that cannot be made": waits(
+        "CreateContainerConfigError", 'webhook waits: secret "x" not found', 'secret "x" not found'
     ),
     "a program that ends at once": (
         _pod_ended,
@@ -464,52 +463,24 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         "was last renewed 200 s ago: no replica leads",
         "kubectl -n preflight logs -l app.kubernetes.io/name=preflight-gang,app.kubernetes.io/component=controller --tail=20",
     ),
-    "no authority that is trusted": (
-        lambda w: [
-            webhook["clientConfig"].pop("caBundle")
-            for webhook in w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"]
-        ],
-        "MutatingWebhookConfiguration preflight-injector",
-        "has no caBundle",
-        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
+    "no authority that is trusted": trusts(
+        lambda config: config.pop("caBundle"), "has no caBundle"
     ),
-    "an authority that is none": (
-        lambda w: [
-            webhook["clientConfig"].update(caBundle="bm9uZQ==")
-            for webhook in w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"]
-        ],
-        "MutatingWebhookConfiguration preflight-injector",
+    "an authority that is none": trusts(
+        lambda config: config.update(caBundle="bm9uZQ=="),
         "has a caBundle that is no certificate",
-        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
     ),
-    "a certificate that has ended": (
-        lambda w: w.one("Secret", "preflight-injector-tls")["data"].update(
-            {"tls.crt": certificate(days=-2)}
-        ),
-        "Secret preflight/preflight-injector-tls",
-        "has a certificate that ended 2 days ago",
-        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
+    "a certificate that has ended": tls(
+        lambda: {"tls.crt": certificate(days=-2)}, "has a certificate that ended 2 days ago"
     ),
-    "a certificate that ends soon": (
-        lambda w: w.one("Secret", "preflight-injector-tls")["data"].update(
-            {"tls.crt": certificate(days=3.5)}
-        ),
-        "Secret preflight/preflight-injector-tls",
-        "has a certificate that ends in 3 days",
-        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
+    "a certificate that ends soon": tls(
+        lambda: {"tls.crt": certificate(days=3.5)}, "has a certificate that ends in 3 days"
     ),
-    "a certificate that nobody trusts": (
-        _secret_of_another_authority,
-        "Secret preflight/preflight-injector-tls",
-        "has a certificate that no authority of MutatingWebhookConfiguration preflight-injector signed",
-        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
+    "a certificate that nobody trusts": tls(
+        lambda: {"tls.crt": certificate(ca=trustme.CA())},
+        f"has a certificate that no authority of MutatingWebhookConfiguration {INJECTOR} signed",
     ),
-    "a Secret without a certificate": (
-        lambda w: w.one("Secret", "preflight-injector-tls").update(data={}),
-        "Secret preflight/preflight-injector-tls",
-        "has no certificate in tls.crt",
-        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
-    ),
+    "a Secret without a certificate": tls(dict, "has no certificate in tls.crt"),
     "a webhook that no pod answers": (
         _unready,
         "MutatingWebhookConfiguration preflight-injector",
@@ -626,22 +597,17 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         lambda w: w.gone("Secret", "preflight-mnnvl-webhook-tls"),
         "Secret preflight/preflight-mnnvl-webhook-tls",
         "is not there: no new pod of Deployment preflight/preflight-mnnvl-webhook starts",
-        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
+        CERTS,
     ),
-    "authorities that have ended": (
-        lambda w: [
-            webhook["clientConfig"].update(caBundle=certificate(days=-1))
-            for webhook in w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"]
-        ],
-        "MutatingWebhookConfiguration preflight-injector",
+    "authorities that have ended": trusts(
+        lambda config: config.update(caBundle=certificate(days=-1)),
         "trusts authorities that have all ended",
-        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
     ),
     "rights that are bound to nobody": (
         lambda w: w.one("ClusterRoleBinding", GANG)["subjects"][0].update(name="another"),
         "ClusterRoleBinding preflight-gang",
         "is not as release preflight/preflight made it: subjects[0].name is another",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
+        UPGRADE,
     ),
     "an object that cannot go": (
         _held,

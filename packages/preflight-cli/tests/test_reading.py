@@ -23,10 +23,12 @@ __all__ = ["real_api_server"]
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture
-def kubeconfig(real_api_server: ApiServer, tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def kubeconfig(
+    real_api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """Of a cluster with everything installed, and nobody who starts pods."""
-    path = real_api_server.kubeconfig(tmp_path / "kubeconfig")
+    path = real_api_server.kubeconfig(tmp_path_factory.mktemp("installed") / "kubeconfig")
     parts = (part for part in PARTS.iterdir() if part.name.startswith("preflight-"))
     values = {part.name: {"enabled": True, **REQUIRED.get(part, {})} for part in parts}
     values[COMPUTEDOMAIN.name]["kubeletPlugin"] = {"privileged": False}  # no such pods here
