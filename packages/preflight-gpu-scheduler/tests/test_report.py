@@ -63,13 +63,25 @@ def written(
     return status(previous, found, said, pods, "node-a", holders=holders, observed=NOW, boot=boot)
 
 
-def user(gpus: str) -> Pod:
-    return pod(
-        "user",
-        annotations={names.ALLOCATED_ANNOTATION: f"node-a:{gpus}"},
-        node_name="node-a",
-        phase="Running",
-    )
+def user(gpus: str, name: str = "user", phase: str = "Running", where: str = "node-a") -> Pod:
+    said = {names.ALLOCATED_ANNOTATION: f"{where}:{gpus}"}
+    return pod(name, annotations=said, node_name=where, phase=phase)
+
+
+def ids_of(found: InventoryStatus) -> dict[str, int]:
+    return {device.uuid: device.id for device in found.devices}
+
+
+def usable(found: InventoryStatus) -> list[bool]:
+    return [device.usable for device in found.devices]
+
+
+def complained(
+    kind: str, message: str = "", status: str = "True", named: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """What a node's one condition says of its GPUs."""
+    condition = Condition(type=kind, status=status, message=message)
+    return complaints(node(conditions=(condition,)), named)
 
 
 def test_where_the_status_is_lost_gpus_have_the_ids_that_their_pods_have_them_by() -> None:
@@ -77,13 +89,9 @@ def test_where_the_status_is_lost_gpus_have_the_ids_that_their_pods_have_them_by
     said = {names.ALLOCATED_ANNOTATION: "node-a:0,1", names.NVIDIA_ANNOTATION: "GPU-b,GPU-c"}
     runs = pod("runs", annotations=said, node_name="node-a", phase="Running")
     found = [facts("GPU-a", 1), facts("GPU-b", 2), facts("GPU-c", 3)]
-    assert {one.uuid: one.id for one in written(found, pods=(runs,)).devices} == {
-        "GPU-a": 2,
-        "GPU-b": 0,
-        "GPU-c": 1,
-    }
+    assert ids_of(written(found, pods=(runs,))) == {"GPU-a": 2, "GPU-b": 0, "GPU-c": 1}
     lost = written(found[:2], pods=(runs,))  # what its pod still names is given to no other
-    assert {one.uuid: one.id for one in lost.devices} == {"GPU-a": 2, "GPU-b": 0}
+    assert ids_of(lost) == {"GPU-a": 2, "GPU-b": 0}
 
 
 def test_what_the_status_remembers_counts_before_what_a_pod_says() -> None:
@@ -91,7 +99,7 @@ def test_what_the_status_remembers_counts_before_what_a_pod_says() -> None:
     said = {names.ALLOCATED_ANNOTATION: "node-a:0", names.NVIDIA_ANNOTATION: "GPU-b"}
     forged = pod("forged", annotations=said, node_name="node-a", phase="Running")
     after = written([facts("GPU-a", 1), facts("GPU-b", 2)], before, (forged,))
-    assert {one.uuid: one.id for one in after.devices} == {"GPU-a": 0, "GPU-b": 1}
+    assert ids_of(after) == {"GPU-a": 0, "GPU-b": 1}
 
 
 def test_gpus_that_links_join_are_one_island_over_others_too() -> None:
@@ -105,9 +113,8 @@ def test_gpus_that_links_join_are_one_island_over_others_too() -> None:
 
 
 def test_all_gpus_on_a_switch_are_one_island() -> None:
-    assert {
-        one for one, _ in islands({n: place(n, *[SWITCH] * 18) for n in range(8)}).values()
-    } == {"nvlink-0"}
+    found = islands({n: place(n, *[SWITCH] * 18) for n in range(8)})
+    assert {island for island, _ in found.values()} == {"nvlink-0"}
 
 
 def test_without_links_the_numa_node_then_the_gpu_itself() -> None:
@@ -154,13 +161,9 @@ def test_after_a_reboot_in_any_order_and_without_some_every_uuid_has_its_id(
     order: list[int], gone: set[int]
 ) -> None:
     first = written([facts(f"GPU-{n}", n) for n in range(6)])
-    before = {one.uuid: one.id for one in first.devices}
-    again = written(
-        [facts(f"GPU-{n}", slot) for slot, n in enumerate(order) if n not in gone], first
-    )
-    assert {
-        one.uuid: one.id for one in again.devices if one.uuid in before
-    }.items() <= before.items()
+    found = [facts(f"GPU-{n}", slot) for slot, n in enumerate(order) if n not in gone]
+    again = written(found, first)
+    assert ids_of(again).items() <= ids_of(first).items()
     assert all(not one.usable for one in again.devices if int(one.uuid[4:]) in gone)
 
 
@@ -186,9 +189,9 @@ def test_a_gpu_that_vanished_keeps_its_id_until_another_is_in_its_slot_and_no_po
         ("B", 1, "Healthy"),
     ]
     used = written([facts("C", 1), facts("B", 2)], gone, (user("0"),))
-    assert [(one.uuid, one.id) for one in used.devices] == [("A", 0), ("B", 1), ("C", 2)]
+    assert ids_of(used) == {"A": 0, "B": 1, "C": 2}
     free = written([facts("C", 1), facts("B", 2)], gone)
-    assert [(one.uuid, one.id) for one in free.devices] == [("C", 0), ("B", 1)]
+    assert ids_of(free) == {"C": 0, "B": 1}
 
 
 def test_while_nvml_cannot_be_read_nothing_is_known_and_nothing_forgotten() -> None:
@@ -244,27 +247,18 @@ def test_a_gpu_that_was_reset_is_well_though_an_xid_says_that_no_reset_is_asked_
 
 
 def test_a_condition_about_one_gpu_takes_that_one_out_and_its_clearing_brings_it_back() -> None:
-    bad = Condition(
-        type="DcgmDiagnosticMemory",
-        status="True",
-        message="ErrorCode:X GPU_UUID:A memory is bad Recommended Action=NONE;",
-    )
+    message = "ErrorCode:X GPU_UUID:A memory is bad Recommended Action=NONE;"
     both = [facts("A", 1), facts("AB", 2)]
-    sick = written(both, said=complaints(node(conditions=(bad,)), ()))
-    assert [one.usable for one in sick.devices] == [False, True]
-    cleared = complaints(node(conditions=(msgspec.structs.replace(bad, status="False"),)), ())
-    assert [one.usable for one in written(both, sick, said=cleared).devices] == [True, True]
+    sick = written(both, said=complained("DcgmDiagnosticMemory", message))
+    assert usable(sick) == [False, True]
+    cleared = complained("DcgmDiagnosticMemory", message, "False")
+    assert usable(written(both, sick, said=cleared)) == [True, True]
 
 
 def test_a_condition_about_the_node_takes_all_its_gpus_out_and_one_that_is_not_named_none() -> None:
-    for kind, usable in (("NCCLLoopbackTest", [False, False]), ("DiskPressure", [True, True])):
-        said = complaints(
-            node(conditions=(Condition(type=kind, status="True", message="x"),)),
-            ("NCCLLoopbackTest",),
-        )
-        assert [
-            one.usable for one in written([facts("A", 1), facts("B", 2)], said=said).devices
-        ] == usable
+    for kind, well in (("NCCLLoopbackTest", False), ("DiskPressure", True)):
+        said = complained(kind, "x", named=("NCCLLoopbackTest",))
+        assert usable(written([facts("A", 1), facts("B", 2)], said=said)) == [well, well]
 
 
 @pytest.mark.parametrize(("condition", "names_a_gpu"), sorted(fatal_subjects()))
@@ -272,24 +266,20 @@ def test_every_fatal_condition_of_the_matrix_takes_its_gpu_out_or_all_of_the_nod
     condition: str, names_a_gpu: bool
 ) -> None:
     message = "ErrorCode:X GPU_UUID:A sick" if names_a_gpu else "ErrorCode:X sick"
-    for state, usable in (("True", [False, names_a_gpu]), ("False", [True, True])):
-        bad = Condition(type=condition, status=state, message=message)
-        said = complaints(node(conditions=(bad,)), Config().node_conditions)
-        found = written([facts("A", 1), facts("B", 2)], said=said)
-        assert [one.usable for one in found.devices] == usable
+    for state, well in (("True", [False, names_a_gpu]), ("False", [True, True])):
+        said = complained(condition, message, state, Config().node_conditions)
+        assert usable(written([facts("A", 1), facts("B", 2)], said=said)) == well
 
 
 def test_a_fatal_condition_that_lost_the_name_of_its_gpu_takes_all_of_the_node_out() -> None:
-    cut = Condition(type="DcgmDiagnosticMemory", status="True", message="")
-    assert "" in complaints(node(conditions=(cut,)), Config().node_conditions)
+    assert "" in complained("DcgmDiagnosticMemory", named=Config().node_conditions)
 
 
 def test_a_condition_whose_gpus_were_cut_off_takes_all_of_the_node_out_and_names_no_unknown_one() -> (
     None
 ):
     message = "ErrorCode:X GPU_UUID:A is... Recommended Action=NONE;ErrorCode:X GPU_UUID:GPU-5c1... Recommended Action=NONE;"
-    found = complaints(node(conditions=(Condition(type="K", status="True", message=message),)), ())
-    assert set(found) == {"", "A"}
+    assert set(complained("K", message)) == {"", "A"}
 
 
 def test_a_condition_that_holds_counts_however_many_stand_before_it_that_do_not() -> None:
@@ -327,33 +317,18 @@ def test_people_can_name_a_gpu_on_the_node() -> None:
 def test_a_gpu_is_named_without_what_stands_around_it_in_a_sentence(around: str) -> None:
     uuid = "GPU-8d1f2a-0b"
     message = f"XID 79 GPU_UUID:{around.format(uuid)} is lost"
-    found = complaints(node(conditions=(Condition(type="X", status="True", message=message),)), ())
-    assert set(found) == {uuid}
+    assert set(complained("X", message)) == {uuid}
 
 
 @given(st.text(max_size=200))
 def test_whatever_a_condition_says_is_read(message: str) -> None:
-    found = complaints(node(conditions=(Condition(type="X", status="True", message=message),)), ())
-    assert not any(uuid.isspace() for uuid in found)
+    assert not any(uuid.isspace() for uuid in complained("X", message))
 
 
 def test_who_uses_a_gpu_is_who_was_given_it_here_and_has_not_ended() -> None:
-    others = (
-        pod(
-            "ended",
-            annotations={names.ALLOCATED_ANNOTATION: "node-a:0"},
-            node_name="node-a",
-            phase="Failed",
-        ),
-        pod("else", annotations={names.ALLOCATED_ANNOTATION: "b:0"}, node_name="b"),
-    )
-    assert [
-        one.in_use_by
-        for one in written([facts("A", 1), facts("B", 2)], pods=(user("1"), *others)).devices
-    ] == [
-        (),
-        ("uid-user",),
-    ]
+    pods = (user("1"), user("0", "ended", "Failed"), user("0", "else", where="b"))
+    found = written([facts("A", 1), facts("B", 2)], pods=pods)
+    assert [device.in_use_by for device in found.devices] == [(), ("uid-user",)]
 
 
 @pytest.mark.parametrize(
