@@ -12,7 +12,16 @@ import pytest
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.rights import RIGHTS
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
-from preflight_testing.fields import ADMISSION, OURS, RBAC, Answer, Impersonator, RightCase, rows
+from preflight_testing.fields import (
+    ADMISSION,
+    OURS,
+    RBAC,
+    Answer,
+    Impersonator,
+    RightCase,
+    example,
+    rows,
+)
 from preflight_testing.helm import UMBRELLA, Object, render
 
 pytestmark = pytest.mark.timeout(400)
@@ -70,7 +79,6 @@ def metadata(whole: Object) -> Object:
     return without(whole["metadata"], *OURS)
 
 
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 CLAIMS = f"/apis/{names.API_VERSION}/namespaces/team/gpuclaims"
 
 
@@ -92,75 +100,27 @@ def node(name: str) -> Object:
     }
 
 
-def lease(name: str, **about: Any) -> Object:
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": name, **about},
-        "spec": {"holderIdentity": "x"},
-    }
-
-
-def example(row: RightCase) -> tuple[str, Object]:
+def of(row: RightCase) -> tuple[str, Object]:
     """Where an object is that the row is for, and the object."""
-    right = row.right
-    match right.resource:
+    ours = {"apiVersion": names.API_VERSION}
+    match row.right.resource:
         case "pods":
             return PODS, {"apiVersion": "v1", "kind": "Pod", **pod("tabled")}
         case "nodes/status":
             return "/api/v1/nodes", node("tabled")
-        case "leases" if right.names:
-            return LEASES.format(HOME), lease(right.names[0])
-        case "leases":
-            ours = {
-                "labels": {names.MANAGED_LABEL: "true"},
-                "annotations": {names.ID_ANNOTATION: "0"},
-            }
-            return LEASES.format(names.LOCK_NAMESPACE), lease(f"gpu-n-{row.verb}", **ours)
+        case "leases" if not row.right.names:
+            path, body = example(row)
+            about = {"labels": {names.MANAGED_LABEL: "true"}}
+            about["annotations"] = {names.ID_ANNOTATION: "0"}
+            return path, body | {"metadata": {"name": f"gpu-n-{row.verb}", **about}}
         case "gpuclaims/status":
-            body = {"apiVersion": names.API_VERSION, "kind": "GpuClaim"}
-            return CLAIMS, {**body, "metadata": {"name": "tabled"}, "spec": {}, "status": {}}
+            claim = {"kind": "GpuClaim", "metadata": {"name": "tabled"}, "spec": {}, "status": {}}
+            return CLAIMS, ours | claim
         case "gpunodestatuses" | "gpunodestatuses/status":
             name = f"tabled-{row.verb}"
-            body = {"apiVersion": names.API_VERSION, "kind": "GpuNodeStatus"}
-            return names.STATUSES, {**body, "metadata": {"name": name}, "spec": {"nodeName": name}}
-        case "events":
-            component = "gpu-scheduler-controller"
-            return "/api/v1/namespaces/team/events", {
-                "apiVersion": "v1",
-                "kind": "Event",
-                "metadata": {"name": "e", "namespace": "team"},
-                "involvedObject": {"kind": "Pod", "name": "p", "namespace": "team"},
-                "source": {"component": component},
-                "reportingComponent": component,
-            }
-        case "secrets":
-            return f"/api/v1/namespaces/{HOME}/secrets", {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": right.names[0]},
-                "type": "kubernetes.io/tls",
-                "data": {"tls.crt": "", "tls.key": ""},
-            }
-    assert right.resource == "mutatingwebhookconfigurations"
-    selector = {"matchLabels": {"nobody": "has-this"}}
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
-    entry = {
-        "name": "pods.gpu.scheduling",
-        "clientConfig": {"url": "https://127.0.0.1:1/"},
-        "namespaceSelector": selector,
-        "objectSelector": selector,
-        "rules": [{**rule, "resources": ["pods"]}],
-        "matchConditions": [{"name": "a", "expression": "true"}],
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-    }
-    return f"{ADMISSION}/mutatingwebhookconfigurations", {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": NAME, "labels": {"a": "b"}},
-        "webhooks": [entry],
-    }
+            about = {"metadata": {"name": name}, "spec": {"nodeName": name}}
+            return names.STATUSES, {**ours, "kind": "GpuNodeStatus", **about}
+    return example(row, "gpu-scheduler-controller")
 
 
 WORDS = {
@@ -240,7 +200,7 @@ WRITTEN: dict[str, tuple[set[str], set[str]]] = {
 def test_what_an_account_writes_is_what_the_table_says(
     cluster: Impersonator, row: RightCase
 ) -> None:
-    path, body = example(row)
+    path, body = of(row)
     name = body["metadata"]["name"] if row.component == "agent" else ""
     tried = cluster.tries(row, path, body, account(row.component), node=name)
     accepted, refused = WRITTEN[str(row)]
@@ -278,22 +238,6 @@ def test_a_pod_with_more_annotations_than_can_be_compared_is_refused_at_once(
     answer = cluster.ask("PATCH", f"{PODS}/many?dryRun=All", body, user=account("controller"))
     assert answer.policy == "controller-pods"
     assert "more than 1,000 annotations" in answer.body["message"]
-
-
-def test_of_a_node_the_controllers_account_changes_the_counted_resource_alone(
-    cluster: Impersonator,
-) -> None:
-    cluster.create("/api/v1/nodes", node("n"))
-    path, user = "/api/v1/nodes/n/status?dryRun=All", account("controller")
-
-    def patched(**change: Any) -> Answer:
-        return cluster.ask("PATCH", path, change, user=user)
-
-    assert patched(status={"capacity": {names.COUNT_RESOURCE: "8"}}).status == 200
-    assert (
-        cluster.ask("PATCH", "/api/v1/nodes/n", {"spec": {"unschedulable": True}}, user=user).status
-        == 403
-    )
 
 
 def test_a_binding_of_the_scheduler_brings_a_pod_its_node_and_its_gpus_alone(
@@ -419,100 +363,6 @@ def test_a_pod_is_passed_over_as_a_mirror_where_a_kubelet_makes_it_and_nobody_el
         assert cluster.ask("DELETE", f"{path}/mirrors").status == 200
 
 
-def test_an_agent_makes_a_status_of_its_node_and_nothing_beside_it(cluster: Impersonator) -> None:
-    path = f"{names.STATUSES}?dryRun=All"
-    good = {
-        "apiVersion": names.API_VERSION,
-        "kind": "GpuNodeStatus",
-        "metadata": {"name": "mine"},
-        "spec": {"nodeName": "mine"},
-    }
-
-    def made(spec: Object | None = None, **about: Any) -> Answer:
-        body = {
-            **good,
-            "metadata": {"name": "mine", **about},
-            "spec": good["spec"] if spec is None else spec,
-        }
-        return cluster.ask("POST", path, body, user=account("agent"), node="mine")
-
-    cluster.until_refused("agents", lambda: made(name="other"))
-    assert made().status == 201
-    owner = {"apiVersion": "v1", "kind": "Node", "name": "mine", "uid": "u"}
-    for about in (
-        {"labels": {"a": "b"}},
-        {"annotations": {"a": "b"}},
-        {"finalizers": ["example.com/x"]},
-        {"ownerReferences": [owner]},
-    ):
-        assert made(**about).policy == "agents", about
-    assert made(spec={"nodeName": "other"}).policy == "agents"
-    cluster.create(names.STATUSES, good)
-    body = [
-        {"op": "add", "path": "/metadata/labels", "value": {"a": "b"}},
-        {"op": "add", "path": "/metadata/finalizers", "value": ["example.com/x"]},
-        {"op": "add", "path": "/spec/nodeName", "value": "other"},
-        {"op": "add", "path": "/status", "value": {"total": 0}},
-    ]
-    written = cluster.ask(
-        "PATCH", f"{names.STATUSES}/mine/status", body, user=account("agent"), node="mine"
-    )
-    assert without(metadata(written.body), "uid", "creationTimestamp") == {"name": "mine"}
-    assert (written.body["spec"], written.body["status"]) == ({"nodeName": "mine"}, {"total": 0})
-
-
-def test_of_a_claim_the_controllers_account_writes_the_status_alone(cluster: Impersonator) -> None:
-    claims = f"/apis/{names.API_VERSION}/namespaces/team/gpuclaims"
-    body = {
-        "apiVersion": names.API_VERSION,
-        "kind": "GpuClaim",
-        "metadata": {"name": "one"},
-        "spec": {},
-    }
-    before = cluster.create(claims, body)
-    change = [
-        {"op": "add", "path": "/metadata/labels", "value": {"a": "b"}},
-        {"op": "add", "path": "/metadata/annotations", "value": {"a": "b"}},
-        {"op": "add", "path": "/metadata/finalizers", "value": ["example.com/x"]},
-        {"op": "add", "path": "/spec/gangRef", "value": "gang"},
-        {"op": "add", "path": "/status", "value": {"phase": "Bound"}},
-    ]
-    user = account("controller")
-    answer = cluster.ask("PATCH", f"{claims}/one/status", change, user=user)
-    assert (metadata(answer.body), answer.body["spec"]) == (metadata(before), before["spec"])
-    assert answer.body["status"] == {"phase": "Bound"}
-    assert cluster.ask("PATCH", f"{claims}/one", change[:1], user=user).status == 403
-
-
-def test_the_controllers_account_speaks_and_leads_in_its_own_name_alone(
-    cluster: Impersonator,
-) -> None:
-    user, spoken = account("controller"), "gpu-scheduler-controller"
-
-    def said(component: str, reporter: str) -> Answer:
-        body = {
-            "metadata": {"name": "e", "namespace": "team"},
-            "involvedObject": {"kind": "Pod", "name": "p", "namespace": "team"},
-            "source": {"component": component},
-            "reportingComponent": reporter,
-        }
-        return cluster.ask("POST", "/api/v1/namespaces/team/events?dryRun=All", body, user=user)
-
-    cluster.until_refused("controller-events", lambda: said("kubelet", "kubelet"))
-    assert said(spoken, "kubelet").policy == "controller-events"
-    assert said("kubelet", spoken).policy == "controller-events"
-    assert said(spoken, spoken).status == 201
-
-    def leads(name: str, part: str) -> Answer:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases?dryRun=All"
-        return cluster.ask("POST", path, {"metadata": {"name": name}}, user=account(part))
-
-    cluster.until_refused("controller-leases", lambda: leads("preflight-gang", "controller"))
-    assert leads("gpu-scheduler-controller", "controller").status == 201
-    assert leads("gpu-scheduler-kube", "scheduler").status == 201
-    assert leads("gpu-scheduler-kube", "controller").policy == "controller-leases"
-
-
 def test_the_webhooks_account_writes_nothing(cluster: Impersonator) -> None:
     assert (
         cluster.ask("POST", f"{PODS}?dryRun=All", pod("w"), user=account("webhook")).status == 403
@@ -530,13 +380,8 @@ def test_the_clusters_own_roles_read_and_write_claims(cluster: Impersonator) -> 
         for o in made
         if o["kind"] == "ClusterRole" and any("aggregate" in k for k in o["metadata"]["labels"])
     ]
-    claims = f"/apis/{names.API_VERSION}/namespaces/team/gpuclaims"
-    body = {
-        "apiVersion": names.API_VERSION,
-        "kind": "GpuClaim",
-        "metadata": {"name": "c"},
-        "spec": {},
-    }
+    body = {"kind": "GpuClaim", "metadata": {"name": "c"}, "spec": {}}
+    body["apiVersion"] = names.API_VERSION
     for role, writes in (("view", False), ("edit", True), ("admin", True)):
         # What the API server's own role gathers; kube-controller-manager does so.
         [selector] = cluster.ask("GET", f"{RBAC}/clusterroles/{role}").body["aggregationRule"][
@@ -545,25 +390,16 @@ def test_the_clusters_own_roles_read_and_write_claims(cluster: Impersonator) -> 
         [gathered] = [
             o for o in ours if selector["matchLabels"].items() <= o["metadata"]["labels"].items()
         ]
-        cluster.create(
-            f"{RBAC}/clusterrolebindings",
-            {
-                "metadata": {"name": f"people-{role}"},
-                "roleRef": {
-                    "apiGroup": "rbac.authorization.k8s.io",
-                    "kind": "ClusterRole",
-                    "name": gathered["metadata"]["name"],
-                },
-                "subjects": [
-                    {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role}
-                ],
-            },
-        )
-        for path in (claims, names.STATUSES):
+        group = "rbac.authorization.k8s.io"
+        bound = {"apiGroup": group, "kind": "ClusterRole", "name": gathered["metadata"]["name"]}
+        user = {"apiGroup": group, "kind": "User", "name": role}
+        binding = {"metadata": {"name": f"people-{role}"}, "roleRef": bound, "subjects": [user]}
+        cluster.create(f"{RBAC}/clusterrolebindings", binding)
+        for path in (CLAIMS, names.STATUSES):
             cluster.until(_good, lambda: cluster.ask("GET", path, user=role))  # noqa: B023
-        created = cluster.ask("POST", f"{claims}?dryRun=All", body, user=role).status
+        created = cluster.ask("POST", f"{CLAIMS}?dryRun=All", body, user=role).status
         assert created == (201 if writes else 403)
-        assert cluster.ask("PATCH", f"{claims}/c/status", {}, user=role).status == 403
+        assert cluster.ask("PATCH", f"{CLAIMS}/c/status", {}, user=role).status == 403
         status = {**body, "kind": "GpuNodeStatus"}
         assert cluster.ask("POST", names.STATUSES, status, user=role).status == 403
 

@@ -14,13 +14,13 @@ from doors import PATH, admitting
 from plane import Plane, plane
 from preflight_gpu_scheduler.api import names
 from preflight_testing.apiserver import ASSETS, GANG_APIS, ApiServer, assets, free_port, version
+from preflight_testing.fields import Impersonator
 from preflight_testing.helm import UMBRELLA, Object, render
 from preflight_testing.rights import Rights, granted, read
 
 pytestmark = pytest.mark.timeout(400)
 HOME, NAME = "preflight", "preflight-gpu-scheduler"
 ACCOUNTS = ("scheduler", "controller", "agent", "webhook", "certs")
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -41,25 +41,11 @@ SELDOM = {
 """Rights that a quiet life does not use; the crashes and conflicts of other tests do."""
 
 
-ON = {NAME: {"enabled": True, "kubeScheduler": {"image": "x"}}}
-ADMISSION = {
-    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-}
-
-
 def chart() -> list[Object]:
+    on = {NAME: {"enabled": True, "kubeScheduler": {"image": "x"}}}
     return [
-        o for o in render(UMBRELLA, ON, namespace=HOME) if o["kind"] in {"ServiceAccount", *KINDS}
+        o for o in render(UMBRELLA, on, namespace=HOME) if o["kind"] != "CustomResourceDefinition"
     ]
-
-
-KINDS = {
-    "ClusterRole": "clusterroles",
-    "ClusterRoleBinding": "clusterrolebindings",
-    "Role": "roles",
-    "RoleBinding": "rolebindings",
-}
 
 
 @pytest.fixture(scope="module")
@@ -83,26 +69,18 @@ def _of_kubernetes(o: Object) -> bool:
     return str(o.get("roleRef", {}).get("name", NAME)).startswith(("system:", "extension-"))
 
 
-async def _accounts(world: Plane) -> dict[str, Path]:
+def _accounts(world: Plane) -> dict[str, Path]:
     """Create them; a kubeconfig for each part. The policies that hold them to what they do are
     there, too; the agent's token is that of a pod on node ``b``.
     """
-    for o in render(UMBRELLA, ON, namespace=HOME):
-        if o["kind"] in ADMISSION:
-            path = f"/apis/admissionregistration.k8s.io/v1/{ADMISSION[o['kind']]}"
-            await world.client.create(path, o)
-    for o in chart():
-        namespace = o["metadata"].get("namespace")
-        if o["kind"] == "ServiceAccount":
-            await world.client.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", o)
-        else:
-            place = f"/namespaces/{namespace}" if namespace else ""
-            await world.client.create(f"{RBAC}{place}/{KINDS[o['kind']]}", o)
+    cluster = Impersonator(world.server)
+    cluster.install(chart())
     found = {}
     for part in ACCOUNTS:
-        token = await anyio.to_thread.run_sync(
-            world.server.token_of, HOME, f"{NAME}-{part}", "b" if part == "agent" else ""
-        )
+        account = f"{NAME}-{part}"
+        about = {"metadata": {"name": account}}
+        cluster.create(f"/api/v1/namespaces/{HOME}/serviceaccounts", about)
+        token = world.server.token_of(HOME, account, "b" if part == "agent" else "")
         found[part] = world.server.kubeconfig(world.home / f"{part}.kubeconfig", token)
     return found
 
@@ -133,28 +111,18 @@ def test_no_service_is_refused_anything_and_none_may_do_what_it_never_does(
         async with plane(audited, lock_namespace=names.LOCK_NAMESPACE) as world:
             await world.node("a", 2)
             await world.node("b", 0)
-            access = await _accounts(world)
+            access = await anyio.to_thread.run_sync(_accounts, world)
             await world.client.delete(f"/apis/{names.API_VERSION}/gpunodestatuses/b")
             port = free_port()
             run = {part: {"KUBECONFIG": str(path)} for part, path in access.items()}
             plain = ("--host", "127.0.0.1", "--port", "0")
-            world.command(
-                "extender",
-                "--extender-port",
-                str(port),
-                *plain,
-                environment=run["scheduler"],
-                name="extender",
-            )
-            world.command(
-                "controller",
-                "--namespace",
-                HOME,
-                *plain,
-                environment=run["controller"],
-                name="controller",
-            )
-            world.command("agent", "--node", "b", *plain, environment=run["agent"], name="agent")
+            own = {
+                "extender": ("scheduler", "--extender-port", str(port)),
+                "controller": ("controller", "--namespace", HOME),
+                "agent": ("agent", "--node", "b"),
+            }
+            for verb, (part, *words) in own.items():
+                world.command(verb, *words, *plain, environment=run[part], name=verb)
             world.scheduler(port, kubeconfig=access["scheduler"])
             await admitting(world, environment=run["webhook"])
             for field in ("resourceClaimName", "resourceClaimTemplateName"):

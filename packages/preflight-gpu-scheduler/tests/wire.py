@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
-import yaml
 from preflight_kube.auth.connection import Connection
+from preflight_testing.apidouble import write_kubeconfig
 from preflight_testing.tcp import TcpServer
 
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
@@ -58,16 +58,7 @@ class Wire:
 
     def kubeconfig(self, file: Path) -> Path:
         """For a process that is to use this wire."""
-        made = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {"server": self.target.server}}],
-            "users": [{"name": "u", "user": {"token": self.target.token}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
-        file.write_text(yaml.safe_dump(made))
-        return file
+        return write_kubeconfig(file, self.target.server, user={"token": self.target.token})
 
     async def serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, real: Connection
