@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
-import anyio
 import pytest
 from doors import admitting
-from plane import plane
+from plane import Plane, plane
 from preflight_gpu_scheduler.api import names
 from preflight_kube.client.client import KubeError
 from preflight_testing.apiserver import ApiServer
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.anyio]
 
 
-def test_a_pod_with_a_claim_gets_variables_in_every_container_and_what_the_scheduler_counts(
-    real_api_server: ApiServer,
+@pytest.fixture
+async def world(real_api_server: ApiServer) -> AsyncIterator[Plane]:
+    """With our webhook, and a claim for two GPUs."""
+    async with plane(real_api_server) as made:
+        await admitting(made)
+        await made.claim("two", 2)
+        yield made
+
+
+async def test_a_pod_with_a_claim_gets_variables_in_every_container_and_what_the_scheduler_counts(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await admitting(world)
-            await world.claim("two", 2)
-            made = await world.try_pod("p", claim="two", init=True)
-            spec = made["spec"]
-            wanted = {"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}
-            for container in (*spec["containers"], *spec["initContainers"]):
-                assert {one["name"] for one in container["env"]} == wanted
-            assert spec["containers"][0]["resources"]["limits"][names.COUNT_RESOURCE] == "2"
-            assert spec["schedulerName"] == world.config.scheduler_name
-            assert "schedulingGates" not in spec
-            assert any(one.get("key") == names.MANAGED_TAINT for one in spec["tolerations"])
-
-    anyio.run(body)
+    made = await world.try_pod("p", claim="two", init=True)
+    spec = made["spec"]
+    wanted = {"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}
+    for container in (*spec["containers"], *spec["initContainers"]):
+        assert {one["name"] for one in container["env"]} == wanted
+    assert spec["containers"][0]["resources"]["limits"][names.COUNT_RESOURCE] == "2"
+    assert spec["schedulerName"] == world.config.scheduler_name
+    assert "schedulingGates" not in spec
+    assert any(one.get("key") == names.MANAGED_TAINT for one in spec["tolerations"])
 
 
 GPUS = "gpu.nvidia.com"
@@ -65,46 +68,32 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_what_cannot_be_is_refused_in_one_sentence(real_api_server: ApiServer) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await admitting(world)
-            await world.claim("two", 2)
-            devices = {"requests": [{"name": "g", "exactly": {"deviceClassName": GPUS}}]}
-            await world.client.create(
-                f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaimtemplates",
-                {"metadata": {"name": "gpus"}, "spec": {"spec": {"devices": devices}}},
-            )
-            for what, (pod, sentence) in REFUSED.items():
-                with pytest.raises(KubeError) as error:
-                    await world.try_pod(f"p-{list(REFUSED).index(what)}", **pod)
-                assert sentence in str(error.value), what
-
-    anyio.run(body)
+async def test_what_cannot_be_is_refused_in_one_sentence(world: Plane) -> None:
+    devices = {"requests": [{"name": "g", "exactly": {"deviceClassName": GPUS}}]}
+    await world.client.create(
+        f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaimtemplates",
+        {"metadata": {"name": "gpus"}, "spec": {"spec": {"devices": devices}}},
+    )
+    for what, (pod, sentence) in REFUSED.items():
+        with pytest.raises(KubeError) as error:
+            await world.try_pod(f"p-{list(REFUSED).index(what)}", **pod)
+        assert sentence in str(error.value), what
 
 
-def test_forged_annotations_are_taken_away_and_own_variables_are_replaced(
-    real_api_server: ApiServer,
+async def test_forged_annotations_are_taken_away_and_own_variables_are_replaced(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await admitting(world)
-            await world.claim("two", 2)
-            own = [{"name": "CUDA_VISIBLE_DEVICES", "value": "7"}]
-            made = await world.try_pod(
-                "p", claim="two", env=own, annotations={names.ALLOCATED_ANNOTATION: "a:7"}
-            )
-            assert names.ALLOCATED_ANNOTATION not in made["metadata"]["annotations"]
-            values = [
-                one
-                for one in made["spec"]["containers"][0]["env"]
-                if one["name"] == "CUDA_VISIBLE_DEVICES"
-            ]
-            assert [one["valueFrom"]["fieldRef"]["fieldPath"] for one in values] == [
-                f"metadata.annotations['{names.CUDA_ANNOTATION}']"
-            ]
-
-    anyio.run(body)
+    own = [{"name": "CUDA_VISIBLE_DEVICES", "value": "7"}]
+    made = await world.try_pod(
+        "p", claim="two", env=own, annotations={names.ALLOCATED_ANNOTATION: "a:7"}
+    )
+    assert names.ALLOCATED_ANNOTATION not in made["metadata"]["annotations"]
+    values = [
+        one for one in made["spec"]["containers"][0]["env"] if one["name"] == "CUDA_VISIBLE_DEVICES"
+    ]
+    assert [one["valueFrom"]["fieldRef"]["fieldPath"] for one in values] == [
+        f"metadata.annotations['{names.CUDA_ANNOTATION}']"
+    ]
 
 
 CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
@@ -138,24 +127,13 @@ CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_a_claim_that_cannot_be_honored_is_refused_by_the_api_server(
-    real_api_server: ApiServer,
-) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            path = f"/apis/{names.API_VERSION}/namespaces/{world.namespace}/gpuclaims"
-            for what, (spec, sentence) in CLAIMS.items():
-                raw = {
-                    "apiVersion": names.API_VERSION,
-                    "kind": "GpuClaim",
-                    "metadata": {"name": "c"},
-                    "spec": spec,
-                }
-                with pytest.raises(KubeError) as error:
-                    await world.client.create(path, raw)
-                assert sentence in str(error.value), what
-            await world.claim("kept", 2)
-            with pytest.raises(KubeError, match="cannot be changed"):
-                await world.client.merge_patch(f"{path}/kept", {"spec": {"devices": {"count": 3}}})
-
-    anyio.run(body)
+async def test_a_claim_that_cannot_be_honored_is_refused_by_the_api_server(world: Plane) -> None:
+    path = f"/apis/{names.API_VERSION}/namespaces/{world.namespace}/gpuclaims"
+    for what, (spec, sentence) in CLAIMS.items():
+        raw = {"kind": "GpuClaim", "metadata": {"name": "c"}, "spec": spec}
+        raw["apiVersion"] = names.API_VERSION
+        with pytest.raises(KubeError) as error:
+            await world.client.create(path, raw)
+        assert sentence in str(error.value), what
+    with pytest.raises(KubeError, match="cannot be changed"):
+        await world.client.merge_patch(f"{path}/two", {"spec": {"devices": {"count": 3}}})
