@@ -16,6 +16,9 @@ from preflight_mnnvl.core.support import ClusterFacts, Support, judge
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
+ON = {"grove.io/mnnvl-enabled": "true"}
+BY_CLIQUE = {**ON, "grove.io/mnnvl-scope": "clique"}
+BY_GROUP = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
 DRIVER = Config()
 LITERAL = Config(mode="literal")
 SERVED = ClusterFacts(domain="v1beta1", device_class=True, fabric_nodes=100)

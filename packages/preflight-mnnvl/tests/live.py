@@ -132,6 +132,9 @@ class Space:
     async def domains(self) -> dict[str, Json]:
         return await self.all(self.domain_path())
 
+    async def names(self) -> list[str]:
+        return sorted(await self.domains())
+
     async def owners(self) -> dict[str, list[tuple[str, str]]]:
         """The owners of each domain: kind and name, and "other uid" for one that does not live
         under this uid.
@@ -191,6 +194,14 @@ class Space:
     async def events(self, reason: str = "") -> list[Json]:
         found = await self.all(f"/api/v1/namespaces/{self.namespace}/events")
         return [one for one in found.values() if reason in ("", one["reason"])]
+
+    async def told(self, reason: str, times: int = 1) -> None:
+        """Wait for so many Events of a reason, or more."""
+
+        async def enough() -> bool:
+            return len(await self.events(reason)) >= times
+
+        await self.happens(enough, f"{times} Events {reason}")
 
     async def announced(self) -> set[str]:
         """The PodGangs that are told that all their domains are their own."""

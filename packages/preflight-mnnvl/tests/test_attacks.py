@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cliques import DRIVER, clique, pcs, podclique
+from cliques import DRIVER, ON, clique, pcs, podclique
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_mnnvl.webhook.handler import PODCLIQUES, SETS
 from preflight_testing.attacks import ATTACKS, BEYOND, attack
 from prometheus_client import CollectorRegistry
-from test_webhook_asked import ON, hook
+from test_webhook_asked import hook
 
 pytestmark = pytest.mark.anyio
 ORDINARY = {

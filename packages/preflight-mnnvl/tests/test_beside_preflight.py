@@ -4,7 +4,6 @@ not there yet, and they come up all the same.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import subprocess
@@ -16,18 +15,16 @@ from typing import Any
 
 import anyio
 import pytest
-import trustme
-from cliques import DRIVER, clique, pcs
+from cliques import DRIVER, ON, clique, pcs
 from live import Space, leading, space_of
 from preflight_kube.client.client import KubeError
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove import pods
 from preflight_testing.waiting import until
-from registered import registered
+from registered import certified, registered
 
 pytestmark = pytest.mark.anyio
 
-ON = {"grove.io/mnnvl-enabled": "true"}
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
 CONFIG: dict[str, Any] = {
@@ -41,11 +38,7 @@ CONFIG: dict[str, Any] = {
 @asynccontextmanager
 async def preflight(space: Space, folder: Path) -> AsyncIterator[None]:
     """Preflight's webhook as a process, asked for the pods of the namespace."""
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    folder.mkdir()
-    (folder / "tls.key").write_bytes(issued.private_key_pem.bytes())
-    (folder / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    bundle, _ = certified(folder)
     (folder / "config.yaml").write_text(json.dumps(CONFIG))
     command = [sys.executable, "-m", "preflight_webhook", "serve", "--host", "127.0.0.1"]
     command += ["--config", str(folder / "config.yaml"), "--cert-dir", str(folder)]
@@ -72,7 +65,7 @@ async def preflight(space: Space, folder: Path) -> AsyncIterator[None]:
             "name": "preflight.nvsentinel.nvidia.com",
             "clientConfig": {
                 "url": f"https://127.0.0.1:{serving()[0]}/mutate-pod",
-                "caBundle": base64.b64encode(authority.cert_pem.bytes()).decode(),
+                "caBundle": bundle,
             },
             "rules": [RULE],
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": space.namespace}},
@@ -100,7 +93,7 @@ async def test_t17_pods_that_preflight_refuses_for_want_of_their_template_come_u
     ):
         await space.grove.apply(pcs("t", [clique("w", 1, replicas=2)], annotations=ON))
         await space.turned(1)
-        await space.settled(lambda: _names(space), ["t-0-cd"])  # before there is any pod of it
+        await space.settled(space.names, ["t-0-cd"])  # before there is any pod of it
         (stored,) = (await space.grove.all("podcliques")).values()
         path = f"/api/v1/namespaces/{space.namespace}/pods"
         left = {one["metadata"]["name"]: one for one in pods(stored)}
@@ -125,10 +118,6 @@ async def test_t17_pods_that_preflight_refuses_for_want_of_their_template_come_u
             assert [one["resources"]["claims"] for one in everybody] == [[{"name": "mnnvl"}]] * 2
         await space.client.delete(f"{path}?gracePeriodSeconds=0")
         tasks.cancel_scope.cancel()
-
-
-async def _names(space: Space) -> list[str]:
-    return sorted(await space.domains())
 
 
 async def _refusals(space: Space, path: str, left: dict[str, dict[str, Any]]) -> list[str]:

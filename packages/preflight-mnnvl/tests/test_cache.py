@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from cliques import DRIVER, Object, admit, container, group, patched, pcs, podclique
+from cliques import DRIVER, ON, Object, admit, container, group, patched, pcs, podclique
 from cliques import clique as a_clique
 from mirrored import Mirror
 from preflight_kube.runtime.cache import OVERLAY_TTL
@@ -25,7 +25,6 @@ from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.cache import clique_key, gang_key, waiting
 from preflight_mnnvl.core.snapshot import lacks_claim
 
-ON = {"grove.io/mnnvl-enabled": "true"}
 CD = ("default", "t-0-cd")
 
 
@@ -63,17 +62,26 @@ def domain(version: str, uid: str = "d", gang: str = "t-0", **meta: Any) -> Comp
     return ComputeDomain(metadata=found)
 
 
+def a_set(uid: str, replicas: int | None = None, version: str = "") -> PodCliqueSet:
+    of = Metadata(name="t", namespace="default", uid=uid, resource_version=version)
+    return PodCliqueSet(metadata=of, spec=SetSpec(replicas=replicas))
+
+
+def a_gang(name: str) -> PodGang:
+    return PodGang(metadata=Metadata(name=name, namespace="default", uid=f"uid-{name}"))
+
+
 def test_a_podclique_a_set_and_a_podgang_lead_to_the_domain_that_they_concern() -> None:
     one = Seeing()
     one.mirror.clique("u", clique())
     assert one.told() == {CD}
     one.mirror.clique("u", clique())
     assert one.told() == set()
-    one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")))
+    one.mirror.set_as(a_set("s"))
     assert one.told() == {CD}
-    one.mirror.gang_as(PodGang(metadata=Metadata(name="t-0", namespace="default", uid="g")))
+    one.mirror.gang_as(a_gang("t-0"))
     assert one.told() == {CD, gang_key("default", "t-0")}
-    one.mirror.gang_as(PodGang(metadata=Metadata(name="other", namespace="default", uid="o")))
+    one.mirror.gang_as(a_gang("other"))
     assert one.told() == {gang_key("default", "other")}
     one.mirror.clique("u", None)
     assert one.told() == {CD}
@@ -84,7 +92,7 @@ def test_a_domain_leads_to_itself_by_its_labels_also_when_nobody_needs_it() -> N
     one = Seeing()
     one.mirror.part_as("domain", domain("1"))
     assert one.told() == {CD}
-    one.mirror.gang_as(PodGang(metadata=Metadata(name="t-0", namespace="default", uid="g")))
+    one.mirror.gang_as(a_gang("t-0"))
     assert CD in one.told()
     assert one.mirror.view(CD).gangs.keys() == {"t-0"}
     assert set(one.mirror.every()) == {CD, gang_key("default", "t-0")}
@@ -94,14 +102,12 @@ def test_an_answer_counts_as_seen_until_the_watch_has_it_or_something_newer() ->
     one = Seeing()
     one.mirror.clique("u", clique())
     one.mirror.wrote("domain", domain("7"))
-    seen = one.mirror.view(CD).domain
-    assert seen is not None and seen.metadata.resource_version == "7"  # noqa: PT018
-    one.mirror.part_as("domain", domain("5"))
-    seen = one.mirror.view(CD).domain
-    assert seen is not None and seen.metadata.resource_version == "7"  # noqa: PT018
-    one.mirror.part_as("domain", domain("9"))
-    seen = one.mirror.view(CD).domain
-    assert seen is not None and seen.metadata.resource_version == "9"  # noqa: PT018
+    for brought, counts in (("", "7"), ("5", "7"), ("9", "9")):
+        if brought:
+            one.mirror.part_as("domain", domain(brought))
+        seen = one.mirror.view(CD).domain
+        assert seen is not None
+        assert seen.metadata.resource_version == counts
 
 
 def test_an_answer_is_forgotten_when_the_watch_never_brings_it() -> None:
@@ -129,15 +135,13 @@ GOING = {"deletion_timestamp": "2027-01-15T08:00:00Z"}
 
 def test_a_set_that_is_applied_anew_has_lost_nothing_however_slowly_the_old_domain_ends() -> None:
     one = Seeing()
-    one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="old")))
+    one.mirror.set_as(a_set("old"))
     one.mirror.clique("old", clique(uid="old"))
     one.mirror.part_as("domain", domain("1"))
     one.mirror.part_as("domain", domain("2", **GOING))
     one.mirror.clique("old", None)
-    one.mirror.set_as(
-        PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="old")), gone=True
-    )
-    one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="new")))
+    one.mirror.set_as(a_set("old"), gone=True)
+    one.mirror.set_as(a_set("new"))
     one.mirror.clique("new", clique(uid="new"))
     one.mirror.part_as("domain", domain("2", **GOING), gone=True)
     assert one.mirror.view(CD).lost == ""
@@ -156,9 +160,8 @@ def test_how_many_replicas_a_set_has_now_is_seen_at_its_domains() -> None:
     one = Seeing()
     one.mirror.clique("u", clique())
     for replicas in (1, 0, 2):
-        of = Metadata(name="t", namespace="default", uid="s", resource_version=str(replicas))
         one.told()
-        one.mirror.set_as(PodCliqueSet(metadata=of, spec=SetSpec(replicas=replicas)))
+        one.mirror.set_as(a_set("s", replicas, str(replicas)))
         assert (one.mirror.view(CD).replicas, CD in one.told()) == (replicas, True)
 
 
@@ -177,14 +180,12 @@ def test_a_replica_that_does_not_lead_keeps_nothing_of_sets_that_are_gone() -> N
 
 def test_what_is_lost_is_forgotten_with_its_set() -> None:
     one = Seeing()
-    one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")))
+    one.mirror.set_as(a_set("s"))
     one.mirror.clique("u", clique())
     one.mirror.part_as("domain", domain("1"))
     one.mirror.part_as("domain", domain("1"), gone=True)
     assert one.mirror.view(CD).lost == "d"
-    one.mirror.set_as(
-        PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")), gone=True
-    )
+    one.mirror.set_as(a_set("s"), gone=True)
     assert one.mirror.lost == {}
 
 

@@ -5,39 +5,34 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import jsonschema
 import msgspec
 import pytest
 import yaml
-from cliques import DRIVER, Object, clique, group, pcs, support
+from cliques import DRIVER, ON, Object, clique, group, pcs, support
 from grove_world import NOW, Cluster
 from preflight_kube.files.configfile import ConfigError
 from preflight_mnnvl.api.types import BadObject
+from preflight_mnnvl.cli import main
 from preflight_mnnvl.config import Config, json_schema, parse
 from preflight_mnnvl.report.explain import explain, text
 from preflight_mnnvl.report.show import Pod, show
+from preflight_testing.documents import ended
 
-ON = {"grove.io/mnnvl-enabled": "true"}
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
-def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "preflight_mnnvl", *args],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+run = partial(ended, main)
 
 
 def test_explain_tells_domains_members_nodes_and_patches() -> None:
     done = run(
         "explain", "-f", str(FIXTURES / "e1-distributed-training.yaml"), "--grove-nodes", "8"
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.status, done.err) == (0, "")
     for said in (
         "2 ComputeDomains, 12 nodes needed",
         "distributed-training-1-cd  scope replica, 6 pods, 36 GPUs, owner PodGang distributed-training-1",
@@ -45,13 +40,13 @@ def test_explain_tells_domains_members_nodes_and_patches() -> None:
         "+        claims:",
         "+      resourceClaimTemplateName: distributed-training-0-mnnvl-claim",
     ):
-        assert said in done.stdout
+        assert said in done.out
 
 
 def test_explain_in_json_and_yaml_says_the_same() -> None:
     path = str(FIXTURES / "e3-scalable-inference.yaml")
-    as_json = json.loads(run("explain", "-f", path, "-o", "json").stdout)
-    assert as_json == yaml.safe_load(run("explain", "-f", path, "-o", "yaml").stdout)
+    as_json = json.loads(run("explain", "-f", path, "-o", "json").out)
+    assert as_json == yaml.safe_load(run("explain", "-f", path, "-o", "yaml").out)
     assert [one["gang"].removeprefix("scalable-inference-0") for one in as_json["domains"]] == [
         "",
         "-inference-pool-0",
@@ -64,10 +59,10 @@ def test_explain_ends_with_one_where_the_set_would_be_refused() -> None:
         pcs("t", [clique("a")], annotations={**ON, "grove.io/mnnvl-scope": "pod"})
     )
     done = run("explain", "-f", "-", stdin=set_)
-    assert done.returncode == 1
+    assert done.status == 1
     assert (
         'refused  metadata.annotations[grove.io/mnnvl-scope]: the scope "pod" is unknown'
-        in done.stdout
+        in done.out
     )
 
 
@@ -84,9 +79,9 @@ def test_explain_ends_with_one_where_the_set_would_be_refused() -> None:
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_ends_with_two(stdin: str, says: str) -> None:
     done = run("explain", "-f", "-", stdin=stdin)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(says)
-    assert "Traceback" not in done.stderr
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(says)
+    assert "Traceback" not in done.err
 
 
 def test_every_problem_of_a_configuration_is_said_with_its_path(tmp_path: Path) -> None:
@@ -95,8 +90,8 @@ def test_every_problem_of_a_configuration_is_said_with_its_path(tmp_path: Path) 
         "mode: litteral\nfeature: on\ngpuResources: []\nplacment: any\ninstance: '-x'\n"
     )
     done = run("validate-config", str(path))
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
+    assert done.status == 2
+    assert done.err.splitlines() == [
         f"{path}: placment: unknown key; write placement instead, or remove it.",
         f"{path}: feature: must be one of auto, off; found true.",
         f"{path}: gpuResources: must not be empty; found an empty list.",
@@ -104,9 +99,9 @@ def test_every_problem_of_a_configuration_is_said_with_its_path(tmp_path: Path) 
         f'{path}: mode: must be one of driver, literal; found the string "litteral".',
     ]
     path.write_text("mode: literal\n")
-    assert run("validate-config", str(path)).returncode == 0
+    assert run("validate-config", str(path)).status == 0
     assert (
-        run("validate-config", str(tmp_path / "none")).stderr
+        run("validate-config", str(tmp_path / "none")).err
         == f"{tmp_path / 'none'}: No such file or directory; give a readable file.\n"
     )
 
@@ -118,14 +113,15 @@ def test_a_configuration_must_mean_something() -> None:
 
 
 def test_the_schema_is_one_and_takes_the_defaults() -> None:
-    schema = json.loads(run("schema").stdout)
+    schema = json.loads(run("schema").out)
     assert schema == json.loads(json.dumps(json_schema()))
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(json.loads(msgspec.json.encode(Config())), schema)
 
 
 def test_help_is_a_manual_of_what_there_is() -> None:
-    said = run("--help").stdout
+    command = [sys.executable, "-m", "preflight_mnnvl", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     for word in (
         "explain",
         "validate-config",
@@ -219,5 +215,5 @@ def test_show_goes_from_the_set_to_its_pods() -> None:
 @pytest.mark.parametrize("what", ["training", "pcs/", "pcs/A", "pod/training", "pcs/../x"])
 def test_what_is_no_set_is_not_asked_for(what: str) -> None:
     done = run("explain", "--live", what)
-    assert done.returncode == 2
-    assert f'"{what}" is not a PodCliqueSet; write pcs/NAME' in done.stderr
+    assert done.status == 2
+    assert f'"{what}" is not a PodCliqueSet; write pcs/NAME' in done.err

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from cliques import DRIVER, clique, pcs
+from cliques import DRIVER, ON, clique, pcs
 from live import Space, api_server, space_of
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import compute_domains
@@ -18,8 +18,6 @@ from preflight_testing.waiting import until
 from replica import LEASE_SECONDS, replica
 
 pytestmark = pytest.mark.anyio
-
-ON = {"grove.io/mnnvl-enabled": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -144,17 +142,9 @@ async def test_a_cluster_that_loses_computedomains_stays_ready_and_gets_them_aga
         await until(lambda: one.leads, "it leads")
         await adopted(space, 1)
         await space.client.delete(definition)
-        await space.happens(lambda: _unsupported(space), "it is told", 90)
+        await space.told("MnnvlUnsupported")
         assert (await one.get("/readyz")).status_code == 200
         space.server.define(compute_domains())
-        await space.happens(lambda: _there(space), "the domain is made again", 90)
+        await space.settled(space.names, ["t-0-cd"], 90)
         assert (await one.get("/readyz")).status_code == 200
         assert one.process.returncode is None
-
-
-async def _unsupported(space: Space) -> bool:
-    return bool(await space.events("MnnvlUnsupported"))
-
-
-async def _there(space: Space) -> bool:
-    return "t-0-cd" in await space.domains()

@@ -12,21 +12,17 @@ from pathlib import Path
 
 import anyio
 import pytest
-from cliques import DRIVER, clique, group, pcs, podclique, support
+from cliques import BY_CLIQUE, BY_GROUP, DRIVER, ON, clique, group, pcs, podclique
 from live import Space, leading, space_of
 from preflight_kube.client.client import KubeError
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller import controller
-from preflight_mnnvl.controller.controller import Controller, Unwritten
-from preflight_mnnvl.core.reconcile import ClusterWrite
-from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.report.explain import ExplainedSet
 from preflight_mnnvl.report.live import explain_live, show_live
 from preflight_testing.apiserver import ApiServer
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
-
-ON = {"grove.io/mnnvl-enabled": "true"}
 
 
 @pytest.fixture
@@ -167,7 +163,7 @@ async def test_where_a_podgang_may_not_be_annotated_adoption_counts_and_one_even
     ):
         await space.grove.turn(gangs="none")
         await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
-        await space.happens(lambda: _told(space), "it is told")
+        await space.told("MnnvlAnnouncementRefused")
         (event,) = await space.events("MnnvlAnnouncementRefused")
         assert event["involvedObject"]["kind"] == "PodCliqueSet"
         assert "config.authorizer.exemptServiceAccountUserNames" in event["message"]
@@ -234,10 +230,6 @@ async def _allowed(probe: Callable[[], Awaitable[object]]) -> bool:
     return True
 
 
-async def _told(space: Space) -> bool:
-    return bool(await space.events("MnnvlAnnouncementRefused"))
-
-
 async def test_in_a_namespace_that_is_being_deleted_the_controller_makes_nothing_says_so_and_goes_on_with_others(
     server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -261,7 +253,7 @@ async def test_in_a_namespace_that_is_being_deleted_the_controller_makes_nothing
         async with refused(ending, "DELETE", held, lambda: ending.client.delete(probe)):
             await ending.client.delete(path)
             await ending.settled(ending.domains, {})
-            await ending.happens(lambda: _true(_said(caplog)), "it is in the log")
+            await until(lambda: _said(caplog), "it is in the log")
             await other.grove.scale("t", 3)
             await other.grove.turn()
             wanted = {f"t-{i}-cd": [("PodGang", f"t-{i}")] for i in range(3)}
@@ -279,7 +271,7 @@ async def test_in_a_namespace_that_is_being_deleted_the_controller_makes_nothing
                 and ending.namespace in str(vars(record).get("about"))
             ]
             assert (await ending.client.get(path, dict))["status"]["phase"] == "Terminating"
-        await ending.happens(partial(_gone, ending, path), "the namespace is gone", 60)
+        await ending.settled(partial(ending.client.get_or_none, path, dict), None, 60)
 
 
 def _said(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
@@ -290,37 +282,8 @@ def _said(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
     ]
 
 
-async def _true(value: object) -> bool:
-    return bool(value)
-
-
-async def _gone(space: Space, path: str) -> bool:
-    return await space.client.get_or_none(path, dict) is None
-
-
-async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_trouble(
-    space: Space,
-) -> None:
-    held = {"metadata": {"name": "holds", "finalizers": ["example.com/hold"]}}
-    path = f"/api/v1/namespaces/{space.namespace}"
-    await space.client.create(f"{path}/configmaps", held)
-    await space.client.delete(path)
-    body = {
-        "apiVersion": "resource.nvidia.com/v1beta1",
-        "kind": "ComputeDomain",
-        "metadata": {"name": "t-0-cd", "namespace": space.namespace, "labels": {}},
-        "spec": {"numNodes": 0, "channel": {"resourceClaimTemplate": {"name": "x"}}},
-    }
-    controller = Controller(space.client, DRIVER, Metrics())
-    write = ClusterWrite("ComputeDomain", space.namespace, "t-0-cd", body, "make")
-    with pytest.raises(Unwritten) as unwritten:
-        await controller._act(space.client, write, support(DRIVER))
-    assert unwritten.value.again is None
-    await space.client.merge_patch(f"{path}/configmaps/holds", {"metadata": {"finalizers": None}})
-
-
 async def test_explain_live_says_how_the_cluster_differs_from_the_set(space: Space) -> None:
-    on_clique = {**ON, "grove.io/mnnvl-scope": "clique"}
+    on_clique = BY_CLIQUE
     await space.grove.apply(
         pcs("t", [clique("w", annotations=on_clique), clique("x", annotations=on_clique)])
     )
@@ -351,7 +314,7 @@ async def test_explain_live_says_how_the_cluster_differs_from_the_set(space: Spa
 
 async def test_a_scaling_group_that_was_scaled_is_as_expected(space: Space) -> None:
     """Grove takes the replicas that the set says at the group's creation alone."""
-    by_group = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
+    by_group = BY_GROUP
     await space.grove.apply(
         pcs("t", [clique("w", replicas=1)], [group("g", ["w"], by_group, replicas=2)])
     )

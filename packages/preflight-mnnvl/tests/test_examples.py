@@ -28,6 +28,19 @@ def run(name: str, config: Config, labels: str) -> tuple[Cluster, Object]:
     return cluster, set_
 
 
+def labeled(set_: str, replica: str = "0", **more: str) -> dict[str, str]:
+    """All labels of the objects of a domain."""
+    return {
+        "grove.io/pcs-name": set_,
+        "grove.io/pcs-replica-index": replica,
+        "grove.io/podgang": f"{set_}-{replica}",
+        "grove.io/mnnvl-managed": "true",
+        "app.kubernetes.io/managed-by": "preflight-mnnvl",
+        "app.kubernetes.io/instance": "preflight-mnnvl",
+        **more,
+    }
+
+
 def claims(cluster: Cluster, config: Config) -> dict[str, str]:
     """What each PodClique's pods are claimed by, one entry each."""
     key = "resourceClaimTemplateName" if config.mode == "driver" else "resourceClaimName"
@@ -58,13 +71,10 @@ def test_e1_all_cliques_of_a_replica_share_its_domain(config: Config, labels: st
         f"distributed-training-{i}-mnnvl-claim" for i in (0, 1)
     ]
     cd = cluster.store["cd"]["distributed-training-1-cd"]
-    wanted = {
-        "grove.io/pcs-name": "distributed-training",
-        "grove.io/pcs-replica-index": "1",
-        "grove.io/mnnvl-managed": "true",
-    }
-    assert wanted.items() <= cd["metadata"]["labels"].items()
-    assert cd["spec"]["numNodes"] == 0
+    assert cd["metadata"]["labels"] == labeled("distributed-training", "1")
+    template = {"name": "distributed-training-1-mnnvl-claim"}
+    channel = {"resourceClaimTemplate": template, "allocationMode": "Single"}
+    assert cd["spec"] == {"numNodes": 0, "channel": channel}
     gang = cluster.store["pg"]["distributed-training-1"]["metadata"]
     assert cd["metadata"]["ownerReferences"] == [
         {
@@ -90,11 +100,9 @@ def test_e2_each_clique_has_its_own_domain_and_the_router_is_as_it_was_sent(
         "multi-model-serving-0-llama-70b-cd": owner,
         "multi-model-serving-0-mixtral-cd": owner,
     }
-    assert (
-        cluster.store["cd"]["multi-model-serving-0-llama-70b-cd"]["metadata"]["labels"][
-            "grove.io/clique-name"
-        ]
-        == "llama-70b"
+    llama = cluster.store["cd"]["multi-model-serving-0-llama-70b-cd"]["metadata"]
+    assert llama["labels"] == labeled(
+        "multi-model-serving", **{"grove.io/clique-name": "llama-70b"}
     )
     assert claims(cluster, config) == {
         f"multi-model-serving-0-{name}": f"multi-model-serving-0-{name}-mnnvl-claim"
@@ -125,11 +133,10 @@ def test_e3_each_replica_of_a_scaling_group_has_its_own_domain(config: Config, l
     assert claims(cluster, config) == {
         f"{pool}-{i}-gpu-worker": f"{pool}-{i}-mnnvl-claim" for i in (0, 1, 2)
     }
-    labels_of = cluster.store["cd"][f"{pool}-2-cd"]["metadata"]["labels"]
-    assert (labels_of["grove.io/pcsg-name"], labels_of["grove.io/pcsg-replica-index"]) == (
-        "inference-pool",
-        "2",
-    )
+    of_group = {"grove.io/pcsg-name": "inference-pool", "grove.io/pcsg-replica-index": "2"}
+    of_group["grove.io/podgang"] = f"{pool}-1"
+    last = cluster.store["cd"][f"{pool}-2-cd"]["metadata"]
+    assert last["labels"] == labeled("scalable-inference", **of_group)
     assert len(cluster.store["claim"]) == 3
 
 

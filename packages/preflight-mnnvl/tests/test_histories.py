@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from cliques import DRIVER, LITERAL, Object, clique, group, pcs, support
+from cliques import BY_GROUP, DRIVER, LITERAL, ON, Object, clique, group, pcs, support
 from grove_world import Cluster, Key
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,8 +26,6 @@ from preflight_mnnvl.core.reconcile import reconcile
 EXAMPLES: Final = int(os.environ.get("MNNVL_HISTORIES", "40"))
 ENDS_AFTER: Final = 30.0
 """Seconds that the driver's daemons take to end."""
-ON = {"grove.io/mnnvl-enabled": "true"}
-GROUPS = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
 NORMAL = {"MnnvlDomainCreated", "MnnvlDomainAdopted", "MnnvlDomainReleased"}
 _TYPES: Final[dict[str, Any]] = {
     "pcs": PodCliqueSet,
@@ -44,11 +42,11 @@ def a_set(name: str, size: int) -> Object:
     """
     match name:
         case "llm":
-            return pcs(name, [clique("p")], [group("pool", ["p"], GROUPS, size)])
+            return pcs(name, [clique("p")], [group("pool", ["p"], BY_GROUP, size)])
         case "llm-0-pool":
             return pcs(name, [clique("w"), clique("q")], annotations=ON, replicas=size)
         case _:
-            groups = [group("prefill", ["a"], GROUPS, size), group("decode", ["b"], GROUPS)]
+            groups = [group("prefill", ["a"], BY_GROUP, size), group("decode", ["b"], BY_GROUP)]
             return pcs(name, [clique("a"), clique("b")], groups)
 
 

@@ -7,16 +7,12 @@ import json
 from contextlib import suppress
 
 import pytest
-from cliques import DRIVER, GPU, LITERAL, Object, clique, group, pcs
+from cliques import BY_CLIQUE, BY_GROUP, DRIVER, GPU, LITERAL, ON, Object, clique, group, pcs
 from grove_world import Cluster, Died
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from preflight_mnnvl.api.names import DECISION
 from preflight_mnnvl.config import Config
-
-ON = {"grove.io/mnnvl-enabled": "true"}
-BY_GROUP = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
-BY_CLIQUE = {**ON, "grove.io/mnnvl-scope": "clique"}
 
 
 def a_set(replicas: int = 1, pool: int = 3, least: int = 1) -> Object:

@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
-from cliques import DRIVER, clique, group, pcs
+from cliques import BY_GROUP, DRIVER, ON, clique, group, pcs
 from grove import template
 from live import Space, api_server, leading, space_of
 from preflight_testing import grove as standin
@@ -30,8 +30,6 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 Json = dict[str, Any]
-ON = {"grove.io/mnnvl-enabled": "true"}
-BY_GROUP = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
 PLURALS = ("podcliques", "podcliquescalinggroups", "podgangs")
 DOMAINS = {
     **{f"t-0-pool-{i}-cd": [("PodGang", f"t-0-pool-{i - 1}" if i else "t-0")] for i in range(3)},

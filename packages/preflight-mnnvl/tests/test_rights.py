@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
-from cliques import DRIVER, clique, container, pcs, podclique
+from cliques import DRIVER, ON, clique, container, pcs, podclique
 from live import Space, api_server, space_of
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, KubeError
@@ -34,7 +34,6 @@ AUDIT = {
     "omitStages": ["RequestReceived"],
     "rules": [{"level": "Metadata"}],
 }
-ON = {"grove.io/mnnvl-enabled": "true"}
 HOMES = {"driver": "home-driver", "literal": "home-literal"}
 KINDS = {
     "ClusterRole": "rbac.authorization.k8s.io/v1/clusterroles",
@@ -115,19 +114,11 @@ async def everything(space: Space, config: Config) -> None:
             space.claim_path("resourceclaims", one),
             {"metadata": {"labels": {"grove.io/mnnvl-managed": None}}},
         )
-        await space.happens(lambda: _blocked(space), "it is told that the claim is not ours")
+        await space.told("MnnvlDomainBlocked")
         await space.client.delete(
             space.domain_path("t-0-cd")
         )  # a domain that was lost is the controller's to make
-        await space.happens(lambda: _again(space), "it is made again")
-
-
-async def _blocked(space: Space) -> bool:
-    return bool(await space.events("MnnvlDomainBlocked"))
-
-
-async def _again(space: Space) -> bool:
-    return bool(await space.events("MnnvlDomainRecreated"))
+        await space.told("MnnvlDomainRecreated")
 
 
 @pytest.mark.parametrize("mode", ["driver", "literal"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from cliques import DRIVER, clique, pcs
+from cliques import DRIVER, ON, clique, pcs
 from live import Space, api_server, leading, space_of
 from preflight_testing.apiserver import ApiServer, assets
 from preflight_testing.grove import pods
@@ -21,7 +21,6 @@ from registered import registered
 pytestmark = pytest.mark.anyio
 
 Json = dict[str, Any]
-ON = {"grove.io/mnnvl-enabled": "true"}
 NODES = [f"node-{i}" for i in range(4)]
 CHANNELS = "compute-domain.nvidia.com"
 CLASS = "compute-domain-default-channel.nvidia.com"

@@ -14,18 +14,15 @@ from typing import Any
 
 import anyio
 import pytest
-from cliques import DRIVER, LITERAL, clique, pcs, podclique
+from cliques import DRIVER, LITERAL, ON, clique, pcs, podclique
 from live import api_server, fixture, leading, space_of
 from preflight_kube.client.client import KubeError
-from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller import informers
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import GROVE, compute_domains
 from registered import Registered, registered
 
 pytestmark = pytest.mark.anyio
-
-ON = {"grove.io/mnnvl-enabled": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +50,6 @@ async def test_without_computedomains_who_asks_is_refused_in_a_sentence_and_nobo
         await space.grove.apply(pcs("u", [clique("w")]))
         await space.grove.turn()
         assert set(await space.grove.all("podcliques")) == {"u-0-w"}
-
-
-async def test_where_that_is_ignored_who_asks_is_admitted_as_he_came(
-    older: ApiServer, tmp_path: Path
-) -> None:
-    config = Config(on_unsupported="ignore")
-    async with (
-        space_of(older, tmp_path, config, webhook=True) as space,
-        registered(space, config, tmp_path / "tls") as hook,
-    ):
-        await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
-        await space.grove.turn()
-        (stored,) = (await space.grove.all("podcliques")).values()
-        assert "resourceClaims" not in stored["spec"]["podSpec"]
-        assert hook.counted("PodClique", "unsupported") >= 1
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ import pytest
 from cliques import (
     DRIVER,
     LITERAL,
+    ON,
     SERVED,
     Object,
     admit,
@@ -45,7 +46,6 @@ from preflight_mnnvl.core.validate_podcliqueset import (
     warnings,
 )
 
-ON = {"grove.io/mnnvl-enabled": "true"}
 SCOPE = "grove.io/mnnvl-scope"
 GROUPS = "spec.template.podCliqueScalingGroups[0]"
 

@@ -10,7 +10,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from cliques import DRIVER, LITERAL, admit, clique, group, patched, pcs, podclique, support
+from cliques import (
+    BY_CLIQUE,
+    BY_GROUP,
+    DRIVER,
+    LITERAL,
+    ON,
+    admit,
+    clique,
+    group,
+    patched,
+    pcs,
+    podclique,
+    support,
+)
 from grove_world import NOW, Cluster, announcements
 from preflight_kube.runtime.events import Regarding
 from preflight_mnnvl.api.names import DECISION
@@ -22,8 +35,6 @@ from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import DomainMember, Ignored, member_of, wanted
 from preflight_mnnvl.core.support import ClusterFacts, judge
 from preflight_mnnvl.report.show import show
-
-ON = {"grove.io/mnnvl-enabled": "true"}
 
 
 def cluster(config: Config = DRIVER, **steps: bool) -> Cluster:
@@ -83,8 +94,9 @@ def test_who_owns_what_is_in_the_way_is_told() -> None:
     found.behind = True
     found.cliques("t")
     turn = the_turn(found)
-    assert (turn.state, turn.why) == (
+    assert (turn.state, turn.actions, turn.why) == (
         "blocked",
+        (),
         "the ComputeDomain t-0-cd is managed by helm and belongs to the Deployment theirs; delete or rename it, and the domain is made.",
     )
     assert turn.events[0].message == f"T{turn.why[1:]}"
@@ -169,8 +181,7 @@ def test_a_gang_that_is_going_adopts_nothing() -> None:
 
 def test_a_gang_is_announced_only_when_all_its_domains_are_its_own() -> None:
     found = Cluster(DRIVER)
-    by_clique = {**ON, "grove.io/mnnvl-scope": "clique"}
-    found.apply(pcs("t", [clique("a", annotations=by_clique), clique("b", annotations=by_clique)]))
+    found.apply(pcs("t", [clique("a", annotations=BY_CLIQUE), clique("b", annotations=BY_CLIQUE)]))
     found.grove("t")
     del found.store["pg"]["t-0"]["metadata"]["annotations"]
     assert list(announcements(found.world())) == [("default", "t-0")]
@@ -268,8 +279,7 @@ def test_of_several_gangs_the_base_is_taken() -> None:
 
 def test_a_podclique_with_the_name_of_another_sets_domain_is_ignored_and_shown() -> None:
     found = Cluster(DRIVER)
-    scoped = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
-    found.apply(pcs("llm", [clique("w")], [group("pool", ["w"], scoped)]))
+    found.apply(pcs("llm", [clique("w")], [group("pool", ["w"], BY_GROUP)]))
     found.apply(pcs("llm-0-pool", [clique("v")], annotations=ON))
     found.grove("llm")
     found.cliques("llm-0-pool")
@@ -289,8 +299,7 @@ def test_two_groups_in_one_gang_lose_nothing_in_whatever_order_they_come(
     order: tuple[int, ...],
 ) -> None:
     found = Cluster(DRIVER)
-    on = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
-    groups = [group("prefill", ["p"], on), group("decode", ["d"], on)]
+    groups = [group("prefill", ["p"], BY_GROUP), group("decode", ["d"], BY_GROUP)]
     found.apply(pcs("t", [clique("p"), clique("d")], groups))
     found.gangs("t")
     found.cliques("t")
@@ -315,8 +324,7 @@ def test_two_groups_in_one_gang_lose_nothing_in_whatever_order_they_come(
 
 def test_that_all_is_adopted_is_taken_back_while_a_domain_of_the_gang_is_missing() -> None:
     found = Cluster(DRIVER)
-    by_clique = {**ON, "grove.io/mnnvl-scope": "clique"}
-    found.apply(pcs("t", [clique("a", annotations=by_clique), clique("b", annotations=by_clique)]))
+    found.apply(pcs("t", [clique("a", annotations=BY_CLIQUE), clique("b", annotations=BY_CLIQUE)]))
     found.grove("t")
     gang = found.store["pg"]["t-0"]["metadata"]
     assert gang["annotations"] == {"grove.io/mnnvl-resources-adopted": "true"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from cliques import DRIVER, LITERAL, clique, container, pcs, podclique, support
+from cliques import DRIVER, LITERAL, ON, clique, container, pcs, podclique, support
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
@@ -28,7 +28,6 @@ from preflight_testing.apidouble.store import Resource
 
 pytestmark = pytest.mark.anyio
 
-ON = {"grove.io/mnnvl-enabled": "true"}
 KINDS = [
     Resource("v1", "namespaces", "Namespace", namespaced=False),
     Resource("grove.io/v1alpha1", "podcliquesets", "PodCliqueSet"),

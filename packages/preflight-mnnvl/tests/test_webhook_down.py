@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from cliques import DRIVER, Object, clique, group, pcs, podclique
+from cliques import DRIVER, ON, Object, clique, group, pcs, podclique
 from live import Space, space_of
 from preflight_kube.client.client import KubeError
 from preflight_testing.apiserver import ApiServer, free_port
@@ -19,7 +19,6 @@ from preflight_testing.helm import UMBRELLA, render
 
 pytestmark = pytest.mark.anyio
 
-ON = {"grove.io/mnnvl-enabled": "true"}
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 REFUSED = "failed calling webhook"
 

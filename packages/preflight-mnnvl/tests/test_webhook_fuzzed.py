@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from cliques import DRIVER, LITERAL, clique, container, group, pcs, podclique
+from cliques import BY_GROUP, DRIVER, LITERAL, ON, clique, container, group, pcs, podclique
 from hypothesis import settings
 from live import space_of
 from preflight_mnnvl.config import Config
@@ -25,7 +25,6 @@ from registered import registered
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 WRITERS = 16
-ON = {"grove.io/mnnvl-enabled": "true"}
 ODD: list[Any] = [
     *(
         None,
@@ -67,7 +66,7 @@ def whole() -> list[dict[str, Any]]:
     by_group = podclique(
         "t-0-g-1-w",
         "t",
-        annotations={**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"},
+        annotations=BY_GROUP,
         group="t-0-g",
         index="1",
     )

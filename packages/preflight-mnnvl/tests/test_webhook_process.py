@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from cliques import DRIVER, clique, pcs, podclique
+from cliques import DRIVER, ON, clique, pcs, podclique
 from live import Space, api_server, space_of
 from preflight_kube.client.client import KubeError
 from preflight_mnnvl.webhook.handler import PODCLIQUES, SETS
@@ -26,7 +26,6 @@ from replica import Replica, hook
 
 pytestmark = pytest.mark.anyio
 
-ON = {"grove.io/mnnvl-enabled": "true"}
 WRONG = {**ON, "grove.io/mnnvl-scope": "pod"}
 
 
