@@ -290,7 +290,7 @@ REFUSED: list[tuple[str, Object, str]] = [
         podclique(f"{LONG}-0-{LONG}", LONG, annotations=BY_CLIQUE, gang="x"),
         f"the name {f'{LONG}-0-{LONG}-mnnvl-claim'[:119]}… would have 265 characters, more than 253; shorten the names of set and clique",
     ),
-    ("containers that are none", enrolled({"containers": "x"}), "podSpec is none (Expected `array | null`, got `str` - at `$.containers`); correct it"),
+    ("containers that are none", enrolled({"containers": "x"}), "podSpec is none: Expected `array | null`, got `str` - at `$.containers`; correct it"),
 ]  # fmt: skip
 
 

@@ -115,7 +115,7 @@ async def test_the_description_of_a_set_tells_what_became_of_its_domains_and_wha
             f"{by} The ComputeDomain t-0-cd was made.",
             f"{by} The ComputeDomain t-0-cd belongs to the PodGang t-0.",
             f"{by} The ComputeDomain t-0-cd was lost and is made again: pods that joined the old domain must be restarted, "
-            "those of the PodCliques t-0-ps and t-0-w.",
+            "those of the PodCliques t-0-ps, t-0-w.",
             f"{by} The ComputeDomain t-0-cd has no ResourceClaimTemplate after 1 s: is the DRA driver's controller running?",
             "Normal MnnvlDomainCreated",
             "Normal MnnvlDomainAdopted",

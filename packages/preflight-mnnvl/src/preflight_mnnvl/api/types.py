@@ -259,22 +259,23 @@ def decode(raw: bytes | bytearray | msgspec.Raw, type_: type[T]) -> T:
     decoder = _decoders.get(type_)
     if decoder is None:
         decoder = _decoders[type_] = msgspec.json.Decoder(type_)
-    try:
-        return decoder.decode(raw)  # type: ignore[no-any-return]
-    except RecursionError:
-        raise BadObject(f"it is not a {type_.__name__}: it is nested too deeply") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise BadObject(f"it is not a {type_.__name__}: {shown(str(error))}") from None
+    return _decoded(decoder, raw, f"it is not a {type_.__name__}")  # type: ignore[no-any-return]
 
 
 def decode_pod(raw: bytes | msgspec.Raw) -> PodSpec:
     """A pod's template. Raises :class:`BadObject`, and nothing else."""
+    return _decoded(_pod, raw, "podSpec is none") or PodSpec()
+
+
+def _decoded(
+    decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.Raw, problem: str
+) -> T:
     try:
-        return _pod.decode(raw) or PodSpec()
+        return decoder.decode(raw)
     except RecursionError:
-        raise BadObject("podSpec is nested too deeply") from None
+        raise BadObject(f"{problem}: it is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise BadObject(f"podSpec is none ({shown(str(error))})") from None
+        raise BadObject(f"{problem}: {shown(str(error))}") from None
 
 
 def shown(text: str, most: int = _SHOWN) -> str:

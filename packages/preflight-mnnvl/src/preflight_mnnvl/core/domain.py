@@ -118,8 +118,8 @@ def labels_of(domain: Domain, gang: str, instance: str) -> dict[str, str]:
     }
 
 
-def other_identity(given: Mapping[str, str] | None, domain: Domain, instance: str) -> str:
-    """Whose an object of our name and the labels ``given`` is, in words; empty where it is ours."""
+def other_release(given: Mapping[str, str] | None, instance: str) -> str:
+    """Whose an object with the labels ``given`` is, in words; empty where it is this release's."""
     labels = given or {}
     by = labels.get(names.MANAGED_BY)
     if by and by != names.MANAGED_BY_US:
@@ -128,7 +128,14 @@ def other_identity(given: Mapping[str, str] | None, domain: Domain, instance: st
         return f"does not carry the label {names.MANAGED}"
     if labels.get(names.INSTANCE) != names.label_value(instance):
         return f'belongs to the release "{shown(labels.get(names.INSTANCE, ""))}", not to "{shown(instance)}"'
-    wanted = identity_labels(domain)
+    return ""
+
+
+def other_identity(given: Mapping[str, str] | None, domain: Domain, instance: str) -> str:
+    """The same of an object of our name; empty where it is this domain's."""
+    if whose := other_release(given, instance):
+        return whose
+    labels, wanted = given or {}, identity_labels(domain)
     for key in names.IDENTITY:
         if labels.get(key) != wanted.get(key):
             return f'is of another domain: its label {key} is "{shown(labels.get(key, ""))}", expected "{wanted.get(key, "")}"'

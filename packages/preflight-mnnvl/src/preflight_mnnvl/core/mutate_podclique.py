@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
-from preflight_kube.api.jsonpatch import Operation, add, pointer, remove
+from preflight_kube.api.jsonpatch import Operation, add, pointer, remove, set_annotations
 
 from preflight_mnnvl.api import names, types
 from preflight_mnnvl.api.annotations import (
@@ -348,10 +348,9 @@ def annotate(
     if annotations is None:
         return [add("/metadata/annotations", dict(wanted))] if wanted else []
     gone = [key for key in sorted(without) if key in annotations and key not in wanted]
-    patch = [remove(_key(key)) for key in gone]
-    return patch + [
-        add(_key(key), value) for key, value in wanted.items() if annotations.get(key) != value
-    ]
+    changed = {key: value for key, value in wanted.items() if annotations.get(key) != value}
+    patch = [remove(pointer("metadata", "annotations", key)) for key in gone]
+    return patch + set_annotations(changed, annotated=True)
 
 
 def _use(path: str, container: types.Container, *, uses: bool) -> list[Operation]:
@@ -388,7 +387,3 @@ def _affinity(affinity: dict[str, Any] | None) -> list[Operation]:
                 lacking = [each for each in _FABRIC if each not in expressions]
                 term["matchExpressions"] = [*expressions, *lacking]
     return [] if wanted == affinity else [add(f"{_ROOT}/affinity", wanted)]
-
-
-def _key(key: str) -> str:
-    return pointer("metadata", "annotations", key)

@@ -25,12 +25,13 @@ from preflight_mnnvl.core.domain import (
     gang_owner,
     labels_of,
     other_identity,
+    other_release,
     owned_by,
     owned_by_set,
     resource_claim,
     set_owner,
 )
-from preflight_mnnvl.core.fabric import of_gang
+from preflight_mnnvl.core.fabric import of_gang, some_of
 from preflight_mnnvl.core.reasons import Event, regarding
 from preflight_mnnvl.core.snapshot import DomainMember, DomainView, Objects, Wanted, World, view_of
 from preflight_mnnvl.core.support import Support
@@ -47,9 +48,6 @@ RELEASE_PATIENCE = 5.0
 """Seconds for which nobody must want a domain: kinds are not listed at the same moment."""
 TOLD_FOR = 3600.0
 """Seconds that the API server keeps an Event: of older objects nothing is said again."""
-
-MOST_NAMED = 5
-"""PodCliques that one Event calls by name; it has room for 1,024 characters."""
 
 Kind = Literal["ComputeDomain", "ResourceClaim"]
 State = Literal[
@@ -240,7 +238,9 @@ def _unwanted(view: DomainView, config: Config, now: float) -> DomainPlan:
     parts = [
         (kind, part.metadata)
         for kind, part in there.items()
-        if part is not None and not part.metadata.going and _ours(part.metadata, config)
+        if part is not None
+        and not part.metadata.going
+        and not other_release(part.metadata.labels, config.instance)
     ]
     if not parts:
         return DomainPlan("gone", "no PodClique needs it.")
@@ -280,15 +280,6 @@ def _adopt(view: DomainView, kind: Kind, meta: Metadata, gang: Metadata) -> Clus
     return ClusterWrite(kind, view.namespace, meta.name, adoption(meta, gang), "adopt")
 
 
-def _ours(meta: Metadata, config: Config) -> bool:
-    wanted = {
-        names.MANAGED: "true",
-        names.MANAGED_BY: names.MANAGED_BY_US,
-        names.INSTANCE: names.label_value(config.instance),
-    }
-    return all(meta.label(key) == value for key, value in wanted.items())
-
-
 def _made(view: DomainView, meta: Metadata, now: float) -> tuple[Event, ...]:
     """By the object itself: a controller that dies after the creation has not swallowed it."""
     if not _young(meta, now):
@@ -314,14 +305,11 @@ def _restored(view: DomainView, wanted: Wanted, now: float) -> tuple[Event, ...]
 
 
 def _of(members: Sequence[DomainMember]) -> str:
-    """Whose pods they are: the PodCliques by name, as many as a line holds."""
+    """Whose pods they are: the PodCliques by name."""
     if not members:
         return ""
-    listed = [shown(member.name) for member in members[:MOST_NAMED]]
-    if more := len(members) - len(listed):
-        listed.append(f"{more} more")
     several = "" if len(members) == 1 else "s"
-    return f", those of the PodClique{several} {' and '.join(filter(None, (', '.join(listed[:-1]), listed[-1])))}"
+    return f", those of the PodClique{several} {some_of(member.name for member in members)}"
 
 
 def _blocked(view: DomainView, kind: str, meta: Metadata, whose: str, now: float) -> DomainPlan:
