@@ -738,7 +738,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=4 * settings().max_examples)
 @given(
     json_values,
     st.sampled_from(

@@ -14,7 +14,7 @@ MANIFEST = (FIXTURES / "e3-scalable-inference.yaml").read_text()
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-@settings(max_examples=100)
+@settings(max_examples=2 * settings().max_examples)
 @given(manifest=mutants(MANIFEST))
 def test_a_manifest_that_is_almost_right_is_explained_or_refused_in_sentences(
     form: str, manifest: str

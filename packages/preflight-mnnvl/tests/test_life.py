@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from cliques import BY_CLIQUE, BY_GROUP, DRIVER, GPU, LITERAL, ON, Object, clique, group, pcs
 from grove_world import Cluster, Died
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from preflight_mnnvl.api.names import DECISION
 from preflight_mnnvl.config import Config
@@ -149,7 +149,7 @@ def test_a_controller_that_dies_before_any_write_ends_in_the_same_state(
 ) -> None:
     def run(dies_before: int | None) -> tuple[Object, list[str], bool]:
         cluster = Cluster(config)
-        cluster.apply(a_set(2))
+        cluster.apply(a_set())
         died = False
         for step in (
             (cluster.gangs, cluster.cliques, cluster.cliques)
@@ -167,7 +167,7 @@ def test_a_controller_that_dies_before_any_write_ends_in_the_same_state(
         return _comparable(cluster), [one for one in cluster.writes if one.startswith("make")], died
 
     wanted, made, _ = run(None)
-    assert len(made) == len(set(made)) == (20 if config.mode == "literal" else 10)
+    assert len(made) == len(set(made)) == (10 if config.mode == "literal" else 5)
     for before in range(200):
         end, makes, died = run(before)
         assert end == wanted
@@ -215,7 +215,6 @@ STEPS = (
 )
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from(STEPS), max_size=25),
     st.sampled_from(["grove", "requirement"]),

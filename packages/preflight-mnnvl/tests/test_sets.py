@@ -294,7 +294,7 @@ def sets(draw: st.DrawFn) -> Object:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=4 * settings().max_examples)
 @given(sets(), st.sampled_from([DRIVER, LITERAL]))
 def test_a_set_is_refused_exactly_where_one_of_its_podcliques_would_be_and_domains_never_share_a_name(
     set_: Object, config: Config

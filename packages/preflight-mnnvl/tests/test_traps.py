@@ -160,7 +160,7 @@ def test_t8_groves_reapplications_are_stored_never_and_change_nothing(labels: st
     cluster.grove("t")
     before = json.dumps(cluster.store, sort_keys=True)
     writes = len(cluster.writes)
-    for _ in range(100):
+    for _ in range(10):
         assert cluster.cliques("t") == 0
         cluster.turn()
     assert json.dumps(cluster.store, sort_keys=True) == before
