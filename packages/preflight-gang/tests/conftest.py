@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from preflight_gang.api.crd import node_health_crd
+from preflight_gang.controller import controller
+from preflight_gang.core import waiting
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, Conflict
+from preflight_kube.runtime import retry
 from preflight_proto import names
 from preflight_testing.plugin import ApiFixture, api, real_api_server
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["api", "real_api_server"]
 
 sys.path.insert(0, str(Path(__file__).parent))  # what several tests share
+PAUSES = ((waiting, "FIRST"), (waiting, "NEXT"), (retry, "FIRST"), (controller, "OBSTRUCTED"))
 
 
 @pytest.fixture
@@ -42,12 +46,16 @@ async def client(target: Connection) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-async def cluster(client: Client, api: ApiFixture) -> AsyncIterator[Cluster]:
+async def cluster(
+    client: Client, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Cluster]:
     """The test's own namespace, opted in, in which the test plays the webhook, the scheduler and
-    the kubelets.
+    the kubelets. A controller of this process pauses for a tenth of its seconds.
     """
     from played import opt_in, played
 
+    for module, name in PAUSES:
+        monkeypatch.setattr(module, name, getattr(module, name) / 10)
     await opt_in(client, api.namespace, names.NAMESPACE_ENABLED)
     with suppress(Conflict):  # another test's, on the same server
         await client.create(

@@ -30,18 +30,43 @@ EVICTED = {
 
 
 def stamp(
-    raw: str = "job-1", *, size: int | None = 2, takes_part: bool = True, **more: Any
+    raw: str = "job-1",
+    *,
+    size: int | None = 2,
+    takes_part: bool = True,
+    namespace: str = NS,
+    source: str = "labels",
+    **more: Any,
 ) -> Stamp:
-    source = more.pop("source", "labels")
+    config_map = configmap_name(namespace, raw, source)
     return Stamp(
         v=VERSION,
         id=raw,
         source=source,
-        config_map=configmap_name(NS, raw, source),
+        config_map=config_map,
         takes_part=takes_part,
         size=size,
         **more,
     )
+
+
+def injected(
+    name: str, it: Stamp, namespace: str = NS, *, node: str = "", roster: str | None = ""
+) -> dict[str, Any]:
+    """As the webhook leaves a pod: who takes part has dcgm-diag and nccl-allreduce."""
+    labels = {names.GANG_LABEL: gang_hash(namespace, it.id, it.source)}
+    annotations = {names.GANG_ANNOTATION: encode_stamp(it)}
+    checks: list[dict[str, Any]] = []
+    if it.takes_part:
+        labels[names.CHECKED_LABEL] = "true"
+        if roster is not None:
+            annotations[names.ROSTER_ANNOTATION] = roster
+        checks = [{"name": names.container_name(check), "image": "x"} for check in CHECKS]
+        checks[-1]["volumeMounts"] = [{"name": names.GANG_VOLUME, "mountPath": names.GANG_DIR}]
+    about = {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations}
+    spec: dict[str, Any] = {"nodeName": node} if node else {}
+    spec |= {"initContainers": checks, "containers": [{"name": "train", "image": "x"}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
 
 
 def pod_json(
@@ -59,66 +84,56 @@ def pod_json(
     started: str | None = None,
     **metadata: Any,
 ) -> dict[str, Any]:
-    """A pod with dcgm-diag and nccl-allreduce injected."""
-    it = stamped or stamp()
-    annotations = {names.GANG_ANNOTATION: encode_stamp(it)}
-    if roster is not None and it.takes_part:
-        annotations[names.ROSTER_ANNOTATION] = roster
-    containers: list[dict[str, Any]] = []
-    if it.takes_part:
-        containers = [{"name": names.container_name(check), "image": "x"} for check in CHECKS]
-        containers[-1]["volumeMounts"] = [{"name": names.GANG_VOLUME, "mountPath": names.GANG_DIR}]
+    """As it is stored, in the state that its kubelet has brought it to."""
+    made = injected(name, stamped or stamp(), node=node, roster=roster)
+    stored = {"uid": uid or f"uid-{name}", "resourceVersion": "1", "creationTimestamp": created}
+    made["metadata"] |= stored | metadata
     status: dict[str, Any] = {"phase": phase, "initContainerStatuses": statuses or []}
     status |= {"conditions": conditions or [], "startTime": started}
-    if ip:
-        status["podIP"] = ip
-    labels = {names.GANG_LABEL: gang_hash(NS, it.id, it.source)}
-    if it.takes_part:
-        labels[names.CHECKED_LABEL] = "true"
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": NS,
-            "uid": uid or f"uid-{name}",
-            "resourceVersion": "1",
-            "creationTimestamp": created,
-            "labels": labels,
-            "annotations": annotations,
-            **metadata,
-        },
-        "spec": {
-            "nodeName": node,
-            "initContainers": containers,
-            "containers": [{"name": "train", "image": "x"}],
-        },
-        "status": status,
-    }
+    return {**made, "status": status | ({"podIP": ip} if ip else {})}
+
+
+def result_line(check: str, outcome: str, code: str, reason: str = "why.") -> str:
+    return (
+        f'{{"v":1,"check":"{check}","outcome":"{outcome}","code":"{code}","gated":true,'
+        f'"duration":9.5,"reason":"{reason}"}}'
+    )
 
 
 def status(
-    check: str, state: str, *, restarts: int = 0, code: int = 0, message: str = "", at: str = ""
+    check: str,
+    state: str,
+    *,
+    restarts: int = 0,
+    code: int = 0,
+    message: str = "",
+    began: str = "2026-11-21T08:00:05Z",
+    at: str = "",
+    runs: str = "",
 ) -> dict[str, Any]:
-    """One init container's status: running, done, or in back-off after a failure."""
+    """An init container's status: ``running``, ``ended``, in ``backoff`` after its end, ``waiting``
+    for its turn, or ``pulling`` in vain. ``runs``: whose run it is.
+    """
     ended = {
         "exitCode": code,
+        "reason": "Error" if code else "Completed",
         "message": message,
-        "startedAt": "2026-11-21T08:00:05Z",
+        "startedAt": began,
         "finishedAt": at or "2026-11-21T08:01:00Z",
-        "containerID": f"containerd://{check}-{restarts}",
+        "containerID": f"containerd://{check}-{runs}-{restarts}",
     }
     shown: dict[str, dict[str, Any]] = {
-        "running": {"state": {"running": {"startedAt": "2026-11-21T08:00:05Z"}}},
+        "running": {"state": {"running": {"startedAt": began}}},
         "ended": {"state": {"terminated": ended}},
         "backoff": {
             "state": {"waiting": {"reason": "CrashLoopBackOff"}},
             "lastState": {"terminated": ended},
         },
         "waiting": {"state": {"waiting": {"reason": "PodInitializing"}}},
-        "pulling": {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}},
+        "pulling": {"state": {"waiting": {"reason": "ImagePullBackOff", "message": message}}},
     }
-    return {"name": names.container_name(check), "restartCount": restarts, **shown[state]}
+    image = {"image": "x", "imageID": "x", "ready": False}
+    return {"name": names.container_name(check), "restartCount": restarts, **image, **shown[state]}
 
 
 def pod(name: str, **fields: Any) -> Pod:
@@ -126,7 +141,11 @@ def pod(name: str, **fields: Any) -> Pod:
 
 
 def a_member(name: str, **fields: Any) -> GangMember:
-    made = pod(name, **fields)
+    return member_of(pod_json(name, **fields))
+
+
+def member_of(body: dict[str, Any]) -> GangMember:
+    made = msgspec.convert(body, Pod)
     stamped = key_of(made)
     assert stamped is not None
     return member(made, stamped[1])
@@ -148,25 +167,15 @@ def passed(name: str, ip: str, **fields: Any) -> GangMember:
     return a_member(name, ip=ip, statuses=done, **{"phase": "Running", **fields})
 
 
-def failed(name: str, ip: str, *, own: bool = False, **fields: Any) -> GangMember:
+def failed(name: str, ip: str, *, own: bool = False, at: str = "", **fields: Any) -> GangMember:
     """A check failed and waits to be started again (or the pod is over, with phase Failed)."""
-    message = '{"v":1,"check":"%s","outcome":"failed","code":"%s","gated":true,"duration":9.5,"reason":"why."}'
-    at = fields.pop("at", "")
     state = "ended" if fields.get("phase") == "Failed" else "backoff"
-    sick = status(
-        "dcgm-diag", state, code=1, message=message % ("dcgm-diag", "DCGM_FR_FAULTY_MEMORY"), at=at
+    check, code = (
+        ("nccl-allreduce", "LOW_BANDWIDTH") if own else ("dcgm-diag", "DCGM_FR_FAULTY_MEMORY")
     )
-    done = [sick]
-    if own:
-        sick = status(
-            "nccl-allreduce",
-            state,
-            code=1,
-            message=message % ("nccl-allreduce", "LOW_BANDWIDTH"),
-            at=at,
-        )
-        done = [status("dcgm-diag", "ended"), sick]
-    return a_member(name, ip=ip, statuses=done, **fields)
+    sick = status(check, state, code=1, message=result_line(check, "failed", code), at=at)
+    done = [status("dcgm-diag", "ended")] if own else []
+    return a_member(name, ip=ip, statuses=[*done, sick], **fields)
 
 
 def record(*members: GangMember, generation: int = 1) -> Record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64encode
+from functools import cache
 from typing import Any
 
 from preflight_proto import names
@@ -30,6 +31,7 @@ def gang_map(namespace: str, raw: str, *, name: str = "", **content: Any) -> dic
     }
 
 
+@cache
 def bomb(size: int) -> str:
     """``size`` bytes of seats, packed."""
     seat = b'{"uid":"","name":"","ip":"","node":"","attempt":0},'

@@ -10,14 +10,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
+from gangs import injected, status
+from gangs import stamp as stamped
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_proto import names
 from preflight_proto.roster import ContractError, Roster, decode_roster
-from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash
+from preflight_proto.stamp import configmap_name
 from preflight_testing.waiting import until
 
-CHECKS = ("dcgm-diag", "nccl-allreduce")
 GANG = "job-1"
 
 Json = dict[str, Any]
@@ -31,52 +32,9 @@ def clock(second: int) -> str:
     return f"{_BEGAN + timedelta(seconds=second):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def result_line(check: str, outcome: str, code: str, reason: str = "why.") -> str:
-    return (
-        f'{{"v":1,"check":"{check}","outcome":"{outcome}","code":"{code}","gated":true,'
-        f'"duration":9.5,"reason":"{reason}"}}'
-    )
-
-
-def container(
-    check: str,
-    state: str,
-    *,
-    restarts: int = 0,
-    code: int = 0,
-    message: str = "",
-    runs: str = "one",
-) -> Json:
-    """An init container's status: ``running``, ``ended``, in ``backoff`` after its end, or
-    ``pulling`` in vain. ``runs``: whose run it is.
-    """
-    ended = {
-        "exitCode": code,
-        "reason": "Error" if code else "Completed",
-        "message": message,
-        "startedAt": clock(5),
-        "finishedAt": clock(60),
-        "containerID": f"containerd://{check}-{runs}-{restarts}",
-    }
-    shown: dict[str, Json] = {
-        "running": {"state": {"running": {"startedAt": clock(5)}}},
-        "ended": {"state": {"terminated": ended}},
-        "backoff": {
-            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-            "lastState": {"terminated": ended},
-        },
-        "waiting": {"state": {"waiting": {"reason": "PodInitializing"}}},
-        "pulling": {"state": {"waiting": {"reason": "ImagePullBackOff", "message": message}}},
-    }
-    name = names.container_name(check)
-    return {
-        "name": name,
-        "restartCount": restarts,
-        "image": "x",
-        "imageID": "x",
-        "ready": False,
-        **shown[state],
-    }
+def container(check: str, state: str, **more: Any) -> Json:
+    """An init container's status, of a run that ended just now."""
+    return status(check, state, began=clock(5), at=clock(60), **{"runs": "one", **more})
 
 
 class Cluster:
@@ -110,39 +68,21 @@ class Cluster:
     ) -> str:
         """Create a pod as the webhook leaves it, bound to ``node`` at once; its uid. ``stamp``: in
         place of a true one."""
-        it = Stamp(
-            v=VERSION,
-            id=gang,
+        it = stamped(
+            gang,
+            size=size,
+            takes_part=takes_part,
+            namespace=self.namespace,
             source=source,
             object=about,
-            config_map=configmap_name(self.namespace, gang, source),
-            takes_part=takes_part,
-            size=size,
         )
-        annotations = {names.GANG_ANNOTATION: stamp if stamp is not None else encode_stamp(it)}
-        labels = {names.GANG_LABEL: gang_hash(self.namespace, gang, source)}
-        checks: list[Json] = []
-        volumes: list[Json] = []
-        if takes_part:
-            annotations[names.ROSTER_ANNOTATION] = ""
-            labels[names.CHECKED_LABEL] = "true"
-            checks = [{"name": names.container_name(check), "image": "x"} for check in CHECKS]
-            checks[-1]["volumeMounts"] = [{"name": names.GANG_VOLUME, "mountPath": names.GANG_DIR}]
-            volumes = [{"name": names.GANG_VOLUME, "emptyDir": {}}]
-        body = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "labels": labels, "annotations": annotations, **metadata},
-            "spec": {
-                **({"nodeName": node} if node else {}),
-                "restartPolicy": "OnFailure",
-                "terminationGracePeriodSeconds": 5,
-                "initContainers": checks,
-                "containers": [{"name": "train", "image": "x"}],
-                "volumes": volumes,
-                **(spec or {}),
-            },
-        }
+        body = injected(name, it, self.namespace, node=node)
+        if stamp is not None:
+            body["metadata"]["annotations"][names.GANG_ANNOTATION] = stamp
+        body["metadata"] |= metadata
+        volumes = [{"name": names.GANG_VOLUME, "emptyDir": {}}] if takes_part else []
+        body["spec"] |= {"restartPolicy": "OnFailure", "terminationGracePeriodSeconds": 5}
+        body["spec"] |= {"volumes": volumes, **(spec or {})}
         await self.client.create(self._path("pods"), body)
         await until(lambda: name in self.pods, f"{name} is seen")
         return str(self.pods[name]["metadata"]["uid"])

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from gangs import injected, stamp
 from leading import leads
-from played import CHECKS, Json, played
+from played import Json, played
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client
-from preflight_proto import names
-from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
 from preflight_testing.apidouble import RESOURCES, ApiDouble, write_kubeconfig
 from preflight_testing.waiting import until
 from wire import Sent, refusal
@@ -23,33 +22,8 @@ CROWD = 1000
 
 def forged(number: int, *, of: int = 1) -> Json:
     """A pod of a gang ``of`` so many, as anybody can create it; it is not scheduled."""
-    gang, size = f"gang-{number // of}", of
-    stamp = Stamp(
-        v=2,
-        id=gang,
-        source="labels",
-        config_map=configmap_name("crowd", gang, "labels"),
-        takes_part=True,
-        size=size,
-    )
-    checks: list[Json] = [{"name": names.container_name(check), "image": "x"} for check in CHECKS]
-    checks[-1]["volumeMounts"] = [{"name": names.GANG_VOLUME, "mountPath": names.GANG_DIR}]
-    return {
-        "metadata": {
-            "name": f"pod-{number}",
-            "namespace": "crowd",
-            "labels": {
-                names.GANG_LABEL: gang_hash("crowd", gang, "labels"),
-                names.CHECKED_LABEL: "true",
-            },
-            "annotations": {
-                names.GANG_ANNOTATION: encode_stamp(stamp),
-                names.ROSTER_ANNOTATION: "",
-            },
-        },
-        "spec": {"initContainers": checks, "containers": [{"name": "train", "image": "x"}]},
-        "status": {"phase": "Pending"},
-    }
+    it = stamp(f"gang-{number // of}", size=of, namespace="crowd")
+    return injected(f"pod-{number}", it, "crowd") | {"status": {"phase": "Pending"}}
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from played import Cluster
 from preflight_gang.core import plan as delivery
 from preflight_gang.core import waiting
 from preflight_kube.auth.connection import Connection
-from preflight_proto import names
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -37,51 +36,6 @@ async def test_a_gang_is_sealed_when_its_last_member_gets_an_address(
     (token,) = {r.token for r in rosters}
     assert token is not None
     assert len(token) == 64
-
-
-async def test_the_config_map_says_what_the_adr_wants_and_goes_with_its_gang(
-    cluster: Cluster, leading: Leading
-) -> None:
-    uids = await cluster.pair(ips=("10.0.0.1", "fd00::2"))
-    await cluster.answered("sealed", "pod-0", "pod-1")
-    found = await cluster.config_map()
-    assert found["metadata"]["name"] == "preflight-job-1.labels"
-    assert found["metadata"]["labels"] == {names.MANAGED_BY_LABEL: names.MANAGED_BY}
-    assert (
-        found["data"].items()
-        >= {
-            "expected_count": "2",
-            "generation": "1",
-            "master_addr": "10.0.0.1",
-            "peers": "pod-0:10.0.0.1\npod-1:fd00::2\n",
-        }.items()
-    )
-    owners = found["metadata"]["ownerReferences"]
-    assert {owner["uid"] for owner in owners} == set(uids)
-    assert not any(owner["blockOwnerDeletion"] for owner in owners)
-
-
-async def test_the_config_map_belongs_to_the_members_common_controller(
-    cluster: Cluster, leading: Leading
-) -> None:
-    owner = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "name": "train",
-        "uid": "u-1",
-        "controller": True,
-    }
-    await cluster.pair(ownerReferences=[owner])
-    await cluster.answered("sealed", "pod-0", "pod-1")
-    (reference,) = (await cluster.config_map())["metadata"]["ownerReferences"]
-    assert (reference["kind"], reference["uid"], reference["blockOwnerDeletion"]) == (
-        "Job",
-        "u-1",
-        False,
-    )
-    assert not reference.get("controller"), (
-        "a ConfigMap of several pods has an owner, no controller"
-    )
 
 
 async def test_a_gang_that_arrives_within_a_second_costs_one_write_and_one_a_member(
@@ -121,19 +75,6 @@ async def test_who_waits_for_long_has_one_event_that_names_who_is_missing_and_wh
     assert said() == [("pod-0", f"gang job-1 waits for {'; '.join(roster.missing)}")]
 
 
-async def test_waiting_members_hear_again_when_somebody_else_is_missing(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await cluster.admit("pod-0", size=3)
-    await cluster.address("pod-0", "10.0.0.1")
-    await cluster.test("pod-0")
-    await cluster.answered("wait", "pod-0", missing=("2 of 3 members: no such pod yet",))
-    await cluster.admit("pod-1", size=3)
-    await cluster.answered(
-        "wait", "pod-0", missing=("pod-1: starting on node-a", "1 of 3 members: no such pod yet")
-    )
-
-
 async def test_a_member_that_does_not_ask_yet_is_not_told_to_wait(
     cluster: Cluster, leading: Leading
 ) -> None:
@@ -163,14 +104,6 @@ async def test_a_gang_too_large_to_be_recorded_is_not_tested_and_not_failed(
     said = [one for one in caplog.records if one.message == "gang skipped: record too large"]
     assert len(said) == 1
     assert not any(one.is_record for one in leading.wire.sent)
-
-
-async def test_a_gang_that_was_there_before_the_controller_is_sealed_by_it(
-    cluster: Cluster, target: Connection
-) -> None:
-    await cluster.pair()
-    async with leads(target):
-        await cluster.answered("sealed", "pod-0", "pod-1")
 
 
 async def test_another_controller_tells_nothing_that_has_been_told(

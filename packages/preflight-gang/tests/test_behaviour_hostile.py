@@ -12,12 +12,13 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from gangs import stamp
 from hostile import DEEP, gang_map, giant_record
 from leading import leads
 from played import Cluster, container
 from preflight_kube.auth.connection import Connection, connection
 from preflight_proto import names
-from preflight_proto.stamp import Stamp, configmap_name, encode_stamp
+from preflight_proto.stamp import encode_stamp
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until
 
@@ -105,18 +106,11 @@ async def _create_nested(api: ApiFixture, name: str) -> str:
     """A stamped pod with managedFields 1,500 deep: over the wire as text, for the test's own
     encoder is no better than ours.
     """
-    stamp = Stamp(
-        v=2,
-        id="evil",
-        source="labels",
-        config_map=configmap_name(api.namespace, "evil", "labels"),
-        takes_part=False,
-        size=2,
-    )
+    it = encode_stamp(stamp("evil", takes_part=False, namespace=api.namespace))
     levels = 1500
     fields = '{"f:x":' * levels + "{}" + "}" * levels
     text = (
-        f'{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}","labels":{{"{names.GANG_LABEL}":"x"}},"annotations":{{"{names.GANG_ANNOTATION}":{json.dumps(encode_stamp(stamp))}}},'
+        f'{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}","labels":{{"{names.GANG_LABEL}":"x"}},"annotations":{{"{names.GANG_ANNOTATION}":{json.dumps(it)}}},'
         '"managedFields":[{"manager":"evil","operation":"Update","apiVersion":"v1","time":"2026-11-21T08:00:00Z",'
         f'"fieldsType":"FieldsV1","fieldsV1":{fields}}}]}},'
         '"spec":{"containers":[{"name":"a","image":"x"}]}}'

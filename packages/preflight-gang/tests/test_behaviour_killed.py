@@ -8,6 +8,7 @@ import pytest
 from leading import Leading, leads
 from played import Cluster
 from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import PreconditionFailed
 from preflight_testing.waiting import until
 from wire import Sent
 
@@ -80,9 +81,34 @@ async def test_a_generation_is_finished_by_the_next_leader(
         (cluster.pods[name]["metadata"]["uid"], rank) for rank, name in enumerate(PODS)
     )
     assert len({roster.token for roster in every}) == 1
+    told = [roster for rosters in cluster.rosters.values() for roster in rosters]
+    assert len({roster.token for roster in told if roster.answer == "sealed"}) == generation
     written = [
         record["data"]["generation"]
         for record in cluster.records
         if "generation" in record.get("data", {})
     ]
     assert written == ["1", "2"][:generation]
+
+
+async def test_what_a_former_leader_had_on_the_wire_is_refused_when_it_arrives_late(
+    cluster: Cluster, target: Connection
+) -> None:
+    """As when it was stopped for longer than its lease: rosters are patched where they are still
+    what it has seen, and in a pod that is still the same.
+    """
+    async with leads(target) as former:
+        former.wire.holds = lambda sent: sent.is_roster
+        for i, name in enumerate(PODS):
+            await cluster.admit(name, size=3)
+            await cluster.address(name, f"10.0.0.{i + 1}")
+        await until(lambda: len(former.wire.held) == 3, "all rosters are on the wire")
+    async with leads(target, epoch=2) as leading:
+        rosters = await cluster.answered("sealed", *PODS)
+        assert {roster.epoch for roster in rosters} == {2}
+        await leading.wire.answered(cluster.namespace)
+        before = cluster.versions()
+        for late in former.wire.held:
+            with pytest.raises(PreconditionFailed):
+                await cluster.client.json_patch(late.path, late.json())
+        assert cluster.versions() == before

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from gangs import CHECKS
 from leading import Leading, settled
-from played import CHECKS, Cluster
+from played import Cluster
 from preflight_proto import names
 from preflight_proto.names import INSTANCE_TYPE_LABEL
 from preflight_testing.waiting import until

@@ -138,24 +138,6 @@ async def test_an_invalid_generation_is_counted_once(configs: Configs, leading: 
     )
 
 
-async def test_what_is_said_already_is_not_written_again(
-    configs: Configs, leading: Leading, target: Connection
-) -> None:
-    await configs.create("one", OBSERVE)
-    await configs.create("two", OBSERVE)
-    await configs.judged("one", "InForce")
-    await configs.judged("two", "Superseded")
-    before = [await configs.version(name) for name in ("one", "two")]
-    async with leads(target, epoch=2) as next_leader:
-        await settled_here(configs)
-        assert not [
-            one
-            for one in next_leader.wire.writes(configs.namespace)
-            if one.path.endswith(("one/status", "two/status"))
-        ]
-    assert [await configs.version(name) for name in ("one", "two")] == before
-
-
 async def test_who_does_not_lead_writes_nothing(configs: Configs, target: Connection) -> None:
     await configs.create("one", OBSERVE)
     asked = 0

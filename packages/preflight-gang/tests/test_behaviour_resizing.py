@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from leading import Leading, settled
+from leading import Leading
 from played import GANG, Cluster
 from preflight_testing.waiting import until
 
@@ -61,21 +61,6 @@ async def test_a_gang_that_grows_before_it_is_sealed_waits_for_all(
     await cluster.answered("sealed", "pod-0", "pod-1", "pod-2", nnodes=3)
 
 
-async def test_a_gang_that_grows_after_it_is_sealed_keeps_its_generation(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await create_job(cluster, 2)
-    for i in (0, 1):
-        await member(cluster, i)
-    await cluster.answered("sealed", "pod-0", "pod-1", generation=1, nnodes=2)
-    await resize(cluster, 3)
-    await member(cluster, 2)
-    (roster,) = await cluster.answered("skip", "pod-2")
-    assert "the 2 members it needs" in roster.reason
-    await settled(cluster, leading)
-    await cluster.answered("sealed", "pod-0", "pod-1", generation=1, nnodes=2)
-
-
 async def test_what_a_gang_was_resized_to_holds_for_its_next_generation(
     cluster: Cluster, leading: Leading
 ) -> None:
@@ -85,7 +70,8 @@ async def test_what_a_gang_was_resized_to_holds_for_its_next_generation(
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
     await resize(cluster, 3)
     await member(cluster, 2)
-    await cluster.answered("skip", "pod-2")
+    (roster,) = await cluster.answered("skip", "pod-2")
+    assert "the 2 members it needs" in roster.reason
     await until(lambda: participants(cluster, leading) == 3, "the watch has brought the new size")
     await cluster.test("pod-1", restarts=1)  # the first generation is over
     await cluster.answered("sealed", "pod-0", "pod-1", "pod-2", generation=2, nnodes=3)

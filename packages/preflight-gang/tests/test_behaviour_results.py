@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import pytest
+from gangs import result_line
 from leading import Leading, leads, settled
-from played import Cluster, clock, container, opt_in, result_line
+from played import Cluster, clock, container, opt_in
 from preflight_gang.controller import reports
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
@@ -116,27 +116,6 @@ async def test_of_a_gang_with_one_slow_node_that_node_alone_is_blamed(
     assert leading.counted("preflight_blamed_total", **blamed) == 1
 
 
-async def test_when_a_check_passed_on_a_node_is_known_to_the_next_leader_too(
-    cluster: Cluster, target: Connection
-) -> None:
-    await cluster.admit("pod-0")
-    passed = result_line("dcgm-diag", "passed", "OK")
-    await cluster.report(
-        "pod-0", container("dcgm-diag", "ended", message=passed, runs=cluster.namespace)
-    )
-    at = datetime.fromisoformat(clock(60)).timestamp()
-    about = {"check": "dcgm-diag", "node": "node-a"}
-    for epoch in (1, 2):
-        async with leads(target, epoch=epoch) as one:
-            await until(
-                lambda: one.counted("preflight_node_last_pass_timestamp_seconds", **about) == at,
-                "it is shown",
-            )
-        assert one.counted("preflight_node_last_pass_timestamp_seconds", **about) == 0, (
-            "who leads no more shows nothing"
-        )
-
-
 async def test_what_runs_on_no_node_of_the_cluster_is_no_nodes_pass(
     cluster: Cluster, leading: Leading
 ) -> None:
@@ -187,32 +166,6 @@ async def test_a_controller_that_comes_after_counts_no_run_again(
         await until(lambda: failures(second)[0], "it is counted")
         assert failures(second) == (1, 0, 1), "the later run alone"
     assert len(cluster.events) == 2
-
-
-async def test_what_is_no_configured_check_is_not_read(cluster: Cluster, leading: Leading) -> None:
-    checks = [
-        {"name": name, "image": "x"} for name in ("preflight-mine", "setup", "preflight-dcgm-diag")
-    ]
-    await cluster.admit("pod-0", spec={"initContainers": checks})
-    ended = [
-        container("mine", "ended"),
-        container("dcgm-diag", "ended", message=result_line("dcgm-diag", "passed", "OK")),
-    ]
-    setup = {**container("setup", "ended"), "name": "setup"}
-    await cluster.report("pod-0", ended[0], setup, ended[1])
-    await until(
-        lambda: leading.counted("preflight_check_total", check="dcgm-diag", result="passed"),
-        "it is counted",
-    )
-    await until(lambda: cluster.events, "its Event")
-    assert [event["reason"] for event in cluster.events] == ["PreflightPassed"]
-    counted = {
-        sample.labels["check"]
-        for metric in leading.metrics.registry.collect()
-        for sample in metric.samples
-        if "check" in sample.labels
-    }
-    assert counted == {"dcgm-diag"}
 
 
 IMAGE = 'Back-off pulling image "registry.example/dcgm:typo"'

@@ -51,11 +51,8 @@ async def test_a_gang_waits_for_its_pod_group_and_says_so(
     await members(cluster)
     for name in ("pod-0", "pod-1"):
         await cluster.test(name)
-    rosters = await cluster.answered("wait", "pod-0", "pod-1")
-    for roster in rosters:
-        assert any("PodGroup train does not exist yet" in said for said in roster.missing), (
-            roster.missing
-        )
+    why = "the size is not known: PodGroup train does not exist yet"
+    await cluster.answered("wait", "pod-0", "pod-1", missing=(why,))
     await create_pod_group(cluster, GANG_OF_TWO)
     await cluster.answered("sealed", "pod-0", "pod-1")
 
@@ -125,8 +122,8 @@ async def test_a_gang_by_workload_ref_has_the_size_of_its_pod_group_in_the_workl
         )
         for name in ("pod-0", "pod-1"):
             await cluster.test(name)
-        waiting = await cluster.answered("wait", "pod-0", "pod-1")
-        assert any("Workload train does not exist yet" in said for said in waiting[0].missing)
+        why = "the size is not known: Workload train does not exist yet"
+        await cluster.answered("wait", "pod-0", "pod-1", missing=(why,))
         path = "/apis/scheduling.k8s.io/v1alpha1/namespaces/default/workloads"
         await cluster.client.create(path, workload)
         rosters = await cluster.answered("sealed", "pod-0", "pod-1")
@@ -145,8 +142,8 @@ async def test_a_gang_of_a_configured_source_has_the_size_that_its_expression_fi
     async with leads(target, config=parse(TEAMS)):
         await cluster.pair(gang="train", source="teams", about="train", size=None)
         await cluster.test("pod-0")
-        (waiting,) = await cluster.answered("wait", "pod-0")
-        assert any("PodGroup train does not exist yet" in said for said in waiting.missing)
+        why = "the size is not known: PodGroup train does not exist yet"
+        await cluster.answered("wait", "pod-0", missing=(why,))
         await create_pod_group(cluster, GANG_OF_TWO)
         await cluster.answered("wait", "pod-0", missing=("1 of 3 members: no such pod yet",))
         await cluster.admit("pod-2", gang="train", source="teams", about="train", size=None)

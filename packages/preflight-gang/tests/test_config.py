@@ -77,6 +77,11 @@ def test_a_topology_label_is_a_labels_name(labels: str) -> None:
     assert problem.startswith("topologyLabels[0]: ")
 
 
+def test_a_lease_that_is_too_short_is_refused() -> None:
+    (problem,) = problems("leaseDuration: 100ms")
+    assert problem.startswith("leaseDuration: ")
+
+
 @pytest.mark.parametrize("interval", ["1s", "-5m", "often"])
 def test_an_audit_that_would_never_rest_is_refused(interval: str) -> None:
     (problem,) = problems(f"auditInterval: {interval}")

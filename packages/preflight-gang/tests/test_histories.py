@@ -13,12 +13,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from gangs import EVICTED, gang, pod_json, status
+from gangs import EVICTED, a_member, gang, status
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from preflight_gang.api.types import Pod
-from preflight_gang.core.membership import GangMember, key_of, member
+from preflight_gang.core.membership import GangMember
 from preflight_gang.core.plan import roster_write, seal
 from preflight_gang.core.reconcile import GangDecision, decide
 from preflight_gang.core.snapshot import GangView, Record
@@ -69,11 +68,7 @@ class Sim:
         ours: dict[str, Any] = {
             "uid": self.uid, "ip": self.ip, "roster": self.roster, "statuses": statuses
         }  # fmt: skip
-        body = pod_json(self.name, **ours, **more)
-        pod = msgspec.convert(body, Pod)
-        stamped = key_of(pod)
-        assert stamped is not None
-        return member(pod, stamped[1])
+        return a_member(self.name, **ours, **more)
 
 
 class Histories(RuleBasedStateMachine):

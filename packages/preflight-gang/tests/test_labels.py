@@ -119,6 +119,7 @@ def test_the_last_pass_and_bandwidth_of_each_node_are_shown_and_how_many_are_sic
     runs = (
         EndedRun("nccl-loopback", True, CheckEnd(time="1970-01-01T00:02:30Z"), 470.0),
         EndedRun("nccl-loopback", False, CheckEnd(time="1970-01-01T00:03:20Z", blames=True), 90.0),
+        EndedRun("dcgm-diag", False, CheckEnd(time="1970-01-01T00:03:20Z")),
     )
     status = NodeHealthStatus()
     for run in runs:
@@ -129,6 +130,9 @@ def test_the_last_pass_and_bandwidth_of_each_node_are_shown_and_how_many_are_sic
     assert value("preflight_node_last_pass_timestamp_seconds", about) == 150
     assert value("preflight_measured_gbps", about) == 90
     assert value("preflight_usual_gbps", about) == 470
+    never = {"check": "dcgm-diag", "node": "node-a"}
+    for name in ("preflight_node_last_pass_timestamp_seconds", "preflight_measured_gbps"):
+        assert value(name, never) is None
     counts = {state: value("preflight_nodes", {"state": state}) for state in STATES}
     assert counts == {"Sick": 0, "Suspect": 1, "Unknown": 0, "Healthy": 0}
 

@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
+from gangs import injected, stamp
 from preflight_gang.api.types import Pod
 from preflight_gang.core.gangs import Gangs
 from preflight_proto import names
-from preflight_proto.stamp import (
-    VERSION,
-    ContractError,
-    Stamp,
-    configmap_name,
-    encode_stamp,
-    gang_hash,
-)
+from preflight_proto.stamp import ContractError, configmap_name
 
 NAMESPACE = "training"
 ONE, OTHER = (NAMESPACE, "labels:one"), (NAMESPACE, "labels:other")
 CONFIG_MAP = configmap_name(NAMESPACE, "one", "labels")
 
 
-def pod(uid: str, gang: str | None = "one", **annotations: str) -> Pod:
-    about: dict[str, Any] = {"name": uid, "namespace": NAMESPACE, "uid": uid}
-    if gang is not None:
-        stamp = Stamp(
-            v=VERSION,
-            id=gang,
-            source="labels",
-            object=None,
-            config_map=configmap_name(NAMESPACE, gang, "labels"),
-            takes_part=True,
-            size=2,
-        )
-        about["labels"] = {
-            names.GANG_LABEL: gang_hash(NAMESPACE, gang, "labels"),
-            names.CHECKED_LABEL: "true",
-        }
-        about["annotations"] = {names.GANG_ANNOTATION: encode_stamp(stamp), **annotations}
-    return msgspec.convert({"metadata": about}, Pod)
+def pod(uid: str, gang: str = "one", **annotations: str) -> Pod:
+    body = injected(uid, stamp(gang, namespace=NAMESPACE), NAMESPACE, roster=None)
+    body["metadata"]["annotations"] |= annotations
+    return msgspec.convert({"metadata": {"uid": uid, **body["metadata"]}}, Pod)
 
 
 @pytest.fixture

@@ -129,6 +129,13 @@ def test_what_waits_for_its_turn_or_is_no_configured_check_is_not_stuck() -> Non
     assert not [*stuck_checks(stuck("ImagePullBackOff"), {"nccl-allreduce"})]
 
 
+def test_what_is_no_configured_check_is_not_read() -> None:
+    setup = {**status("setup", "ended"), "name": "setup"}
+    done = [status("mine", "ended"), setup, status("dcgm-diag", "ended")]
+    found = ended_checks(pod("pod-0", statuses=done), {"dcgm-diag", "setup"})
+    assert [one.check for one in found] == ["dcgm-diag"]
+
+
 def test_a_pod_that_is_being_deleted_has_no_stuck_check() -> None:
     assert not [
         *stuck_checks(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from played import Cluster, container, played, result_line
+from gangs import result_line
+from played import Cluster, container, played
 from preflight_gang.api.crd import crd, node_health_crd
 from preflight_gang.api.sources import BUILT_IN
 from preflight_kube.auth.connection import connection

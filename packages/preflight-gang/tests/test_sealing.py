@@ -12,6 +12,7 @@ from gangs import (
     checking,
     failed,
     gang,
+    member_of,
     passed,
     pod_json,
     record,
@@ -20,8 +21,7 @@ from gangs import (
     status,
     waiting,
 )
-from preflight_gang.api.types import Pod
-from preflight_gang.core.membership import GangMember, key_of, member
+from preflight_gang.core.membership import GangMember
 from preflight_gang.core.reconcile import decide
 
 
@@ -36,14 +36,8 @@ def test_a_gang_is_sealed_when_its_last_member_has_an_address_ranked_by_name() -
 
 
 def test_a_sidecar_that_is_ended_with_its_pod_fails_no_other_member() -> None:
-    done = [status("dcgm-diag", "ended"), status("nccl-allreduce", "ended")]
-    sidecar = {**status("x", "ended", code=137), "name": "daemon"}
-    body = pod_json("pod-0", ip="10.0.0.1", phase="Succeeded", statuses=[sidecar, *done])
-    body["spec"]["initContainers"].insert(0, {"name": "daemon", "restartPolicy": "Always"})
-    made = msgspec.convert(body, Pod)
-    stamped = key_of(made)
-    assert stamped is not None
-    over = member(made, stamped[1])
+    done = (status("dcgm-diag", "ended"), status("nccl-allreduce", "ended"))
+    over = with_daemon("ended", *done, phase="Succeeded")
     rest = waiting("pod-1", "10.0.0.2", roster=sealed_roster("uid-pod-1", 1))
     published = decide(gang(over, rest, record=record(over, rest))).answers["uid-pod-1"]
     assert (over.stage, over.passed, published.answer) == ("passed", True, "sealed")
@@ -54,10 +48,7 @@ def with_daemon(ended: str, *checks: dict[str, Any], **fields: Any) -> GangMembe
     sidecar = {**status("x", ended, code=137), "name": "daemon"}
     body = pod_json("pod-0", ip="10.0.0.1", statuses=[sidecar, *checks], **fields)
     body["spec"]["initContainers"].insert(0, {"name": "daemon", "restartPolicy": "Always"})
-    made = msgspec.convert(body, Pod)
-    stamped = key_of(made)
-    assert stamped is not None
-    return member(made, stamped[1])
+    return member_of(body)
 
 
 @pytest.mark.parametrize("ended", ["ended", "backoff"])
@@ -86,21 +77,8 @@ def test_who_waits_is_told_who_is_missing_and_why() -> None:
 
 
 def test_an_unschedulable_member_is_named_with_the_schedulers_words() -> None:
-    stuck = a_member("pod-1", node="")
-    condition = [
-        {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": "0/9 nodes: no GPU",
-        }
-    ]
-    body = pod_json("pod-1", node="")
-    body["status"]["conditions"] = condition
-    made = msgspec.convert(body, Pod)
-    stamped = key_of(made)
-    assert stamped is not None
-    stuck = member(made, stamped[1])
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    stuck = a_member("pod-1", node="", conditions=[condition | {"message": "0/9 nodes: no GPU"}])
     published = decide(gang(waiting("pod-0", "10.0.0.1"), stuck)).answers["uid-pod-0"]
     assert published.missing == ("pod-1: Unschedulable: 0/9 nodes: no GPU",)
 
@@ -177,10 +155,7 @@ def test_a_pod_that_its_kubelet_refused_is_named_with_the_reason() -> None:
     body = pod_json("pod-1", phase="Failed")
     said = "Pod was rejected: Allocate failed: Requested: 8, Available: 7"
     body["status"] |= {"reason": "UnexpectedAdmissionError", "message": said}
-    made = msgspec.convert(body, Pod)
-    stamped = key_of(made)
-    assert stamped is not None
-    told = decide(gang(waiting("pod-0", "10.0.0.1"), member(made, stamped[1])))
+    told = decide(gang(waiting("pod-0", "10.0.0.1"), member_of(body)))
     (why,) = told.answers["uid-pod-0"].missing
     assert why == f"pod-1: failed: UnexpectedAdmissionError: {said}"
 

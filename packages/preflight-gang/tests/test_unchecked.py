@@ -385,28 +385,29 @@ def admitted(
 @pytest.mark.parametrize(
     ("text", "entry", "made"),
     [
-        (account("ResourceClaim", "u-then"), BY_NAME, ""),
-        (account("ResourceClaim", "u-now", gpu=False), BY_NAME, ""),
-        (account("ResourceClaim", "", gpu=False), BY_NAME, ""),  # it was not there
-        (account("ResourceClaimTemplate", "t-then", gpu=False), BY_TEMPLATE, "gpus"),
-        (account("ResourceClaimTemplate", "t-then", gpu=False), BY_TEMPLATE, ""),
-        (account("ResourceClaimTemplate", "t-then"), BY_TEMPLATE, ""),
-        (
-            account("ResourceClaimTemplate", "t-then"),
+        pytest.param(account("ResourceClaim", "u-then"), BY_NAME, "", id="anew"),
+        pytest.param(account("ResourceClaim", "u-now", gpu=False), BY_NAME, "", id="no GPUs then"),
+        pytest.param(account("ResourceClaim", "", gpu=False), BY_NAME, "", id="absent then"),
+        pytest.param(
+            account("ResourceClaimTemplate", "t-then", gpu=False),
             BY_TEMPLATE,
             "gpus",
-        ),  # older than the claim, so that is made of it
-        (encode_admitted(Admitted(v=1, claims={})), BY_NAME, ""),
-    ],
-    ids=[
-        "anew",
-        "no GPUs then",
-        "absent then",
-        "template",
-        "not made",
-        "template anew, not made",
-        "made of it",
-        "unnamed",
+            id="template",
+        ),
+        pytest.param(
+            account("ResourceClaimTemplate", "t-then", gpu=False), BY_TEMPLATE, "", id="not made"
+        ),
+        pytest.param(
+            account("ResourceClaimTemplate", "t-then"),
+            BY_TEMPLATE,
+            "",
+            id="template anew, not made",
+        ),
+        # The template is older than the claim, so that is made of it.
+        pytest.param(
+            account("ResourceClaimTemplate", "t-then"), BY_TEMPLATE, "gpus", id="made of it"
+        ),
+        pytest.param(encode_admitted(Admitted(v=1, claims={})), BY_NAME, "", id="unnamed"),
     ],
 )
 def test_a_pod_whose_gpus_admission_did_not_decide_about_has_a_reason_of_its_own_checked_or_not(
@@ -419,38 +420,35 @@ LATER = GpuClaims(
     KNOWN.claims, KNOWN.gpu_claims, {"gpu-template": origin("gpu-template", "t-now", 30)}
 )
 NO_GPUS = GpuClaims(claims={"gpus"})
+TEMPLATE_NOW = account("ResourceClaimTemplate", "t-now")
+TEMPLATE_THEN = account("ResourceClaimTemplate", "t-then")
 
 
 @pytest.mark.parametrize(
-    "reason",
+    ("text", "entry", "made", "known"),
     [
-        admitted(account("ResourceClaim", "u-now")),
-        admitted(account("ResourceClaim", "")),
-        admitted(account("ResourceClaim", "u-then"), known=NO_GPUS),
-        admitted(account("ResourceClaim", "u-then", gpu=False), known=NO_GPUS),
-        admitted(account("ResourceClaimTemplate", "t-now"), BY_TEMPLATE, made="gpus"),
-        admitted(account("ResourceClaimTemplate", "t-now"), BY_TEMPLATE),
-        admitted(account("ResourceClaimTemplate", "t-then"), BY_TEMPLATE, made="gpus", known=LATER),
-        admitted(
-            account("ResourceClaimTemplate", "t-then"),
+        pytest.param(account("ResourceClaim", "u-now"), BY_NAME, "", KNOWN, id="same"),
+        pytest.param(account("ResourceClaim", ""), BY_NAME, "", KNOWN, id="inject"),
+        pytest.param(account("ResourceClaim", "u-then"), BY_NAME, "", NO_GPUS, id="no GPUs now"),
+        pytest.param(
+            account("ResourceClaim", "u-then", gpu=False), BY_NAME, "", NO_GPUS, id="never GPUs"
+        ),
+        pytest.param(TEMPLATE_NOW, BY_TEMPLATE, "gpus", KNOWN, id="same template"),
+        pytest.param(TEMPLATE_NOW, BY_TEMPLATE, "", KNOWN, id="not made"),
+        pytest.param(TEMPLATE_THEN, BY_TEMPLATE, "gpus", LATER, id="template anew later"),
+        pytest.param(
+            TEMPLATE_THEN,
             BY_TEMPLATE,
-            made="gpus",
-            known=GpuClaims({"gpus"}, KNOWN.gpu_claims),
+            "gpus",
+            GpuClaims({"gpus"}, KNOWN.gpu_claims),
+            id="template gone",
         ),
     ],
-    ids=[
-        "same",
-        "inject",
-        "no GPUs now",
-        "never GPUs",
-        "same template",
-        "not made",
-        "template anew later",
-        "template gone",
-    ],
 )
-def test_a_checked_pod_that_has_what_was_decided_about_is_not_counted(reason: str | None) -> None:
-    assert reason is None
+def test_a_checked_pod_that_has_what_was_decided_about_is_not_counted(
+    text: str, entry: dict[str, Any], made: str, known: GpuClaims
+) -> None:
+    assert admitted(text, entry, made=made, known=known) is None
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+import tempfile
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
+from gangs import stamp
 from hostile import DEEP, bomb, deep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,17 +26,11 @@ from preflight_kube.client.client import Client
 from preflight_kube.client.decoding import Undecodable, decode, unreadable
 from preflight_kube.runtime.reflector import Change
 from preflight_proto import names
-from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
+from preflight_proto.stamp import configmap_name, encode_stamp, gang_hash
+from preflight_testing.apidouble import write_kubeconfig
 
 NS = "evil"
-STAMP = Stamp(
-    v=2,
-    id="g",
-    source="labels",
-    config_map=configmap_name(NS, "g", "labels"),
-    takes_part=True,
-    size=2,
-)
+STAMP = stamp("g", namespace=NS)
 
 TEXTS = [
     DEEP,
@@ -202,15 +200,8 @@ objects = st.fixed_dictionaries(
 )
 
 
-def encoded(item: Any) -> bytes:
-    """As JSON, with whole numbers of any size."""
-    import json
-
-    return json.dumps(item).encode()
-
-
 def read(item: Any, type_: type[Any]) -> Any:
-    data = encoded(item)
+    data = json.dumps(item).encode()  # with whole numbers of any size
     try:
         return decode(msgspec.json.Decoder(type_), data)
     except Undecodable as error:
@@ -268,16 +259,5 @@ def _controller() -> Controller:
 @cache
 def _client() -> Client:
     """To nobody. To read the authorities that a machine trusts takes most of an example's time."""
-    return Client(connection({"KUBECONFIG": str(_KUBECONFIG)}), agent="tests")
-
-
-def _kubeconfig() -> Any:
-    import tempfile
-    from pathlib import Path
-
-    from preflight_testing.apidouble import write_kubeconfig
-
-    return write_kubeconfig(Path(tempfile.mkdtemp()) / "kubeconfig", "http://127.0.0.1:1")
-
-
-_KUBECONFIG = _kubeconfig()
+    kubeconfig = write_kubeconfig(Path(tempfile.mkdtemp()) / "kubeconfig", "http://127.0.0.1:1")
+    return Client(connection({"KUBECONFIG": str(kubeconfig)}), agent="tests")

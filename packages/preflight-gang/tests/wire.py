@@ -179,21 +179,18 @@ class Wire:
         writer.close()
 
 
+def answer(status: int, body: bytes, **headers: str) -> bytes:
+    """What a server says, or who stands in between."""
+    said = {"Content-Type": "text/html", "Content-Length": str(len(body)), **headers}
+    lines = "".join(f"{key.replace('_', '-')}: {value}\r\n" for key, value in said.items())
+    return f"HTTP/1.1 {status} Said\r\n{lines}\r\n".encode() + body
+
+
 def refusal(code: int, reason: str, **headers: str) -> bytes:
     """An answer with a Status, as an API server gives it."""
-    body = msgspec.json.encode(
-        {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "status": "Failure",
-            "message": "no",
-            "reason": reason,
-            "code": code,
-        }
-    )
-    said = {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
-    lines = "".join(f"{key.replace('_', '-')}: {value}\r\n" for key, value in said.items())
-    return f"HTTP/1.1 {code} no\r\n{lines}\r\n".encode() + body
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no"}
+    body = msgspec.json.encode({**status, "reason": reason, "code": code})
+    return answer(code, body, **{"Content-Type": "application/json", **headers})
 
 
 @asynccontextmanager
