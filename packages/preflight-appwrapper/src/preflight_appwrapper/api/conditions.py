@@ -30,7 +30,10 @@ Written = tuple[str, str, datetime | None]
 
 def find(status: Status, type_: str) -> Condition | None:
     """The condition of this type; None where there is none."""
-    return next((known for known in status.conditions if known.type == type_), None)
+    for known in status.conditions:
+        if known.type == type_:
+            return known
+    return None
 
 
 def is_true(status: Status, type_: str, *reasons: str, value: str = "True") -> bool:
@@ -88,18 +91,19 @@ def put(
 def drop(status: S, type_: str) -> S:
     """``status`` without this condition, so that the next one of its type has a new time."""
     kept = tuple(known for known in status.conditions if known.type != type_)
-    return replace(status, conditions=kept)
+    return status if kept == status.conditions else replace(status, conditions=kept)
 
 
 def dated(status: AppWrapperStatus, now: datetime) -> AppWrapperStatus:
     """``status`` with a time in each condition whose own cannot be read: none is stored without."""
+    every: tuple[Status, ...] = (status, *status.component_status)
     at = now.replace(microsecond=0)
+    if all(known.last_transition_time for each in every for known in each.conditions):
+        return status
 
     def of(each: S) -> S:
-        known = each.conditions
-        known = tuple(
-            replace(it, last_transition_time=it.last_transition_time or at) for it in known
-        )
+        times = ((known, known.last_transition_time or at) for known in each.conditions)
+        known = tuple(replace(known, last_transition_time=time) for known, time in times)
         return replace(each, conditions=known)
 
     return replace(of(status), component_status=tuple(map(of, status.component_status)))

@@ -106,7 +106,10 @@ class Metadata(_Object, frozen=True, kw_only=True):
     @property
     def controller(self) -> OwnerReference | None:
         """The owner that manages the object; None where nobody does."""
-        return next((owner for owner in self.owner_references if owner.controller), None)
+        for owner in self.owner_references:
+            if owner.controller:
+                return owner
+        return None
 
 
 class Condition(_Object, frozen=True, kw_only=True):

@@ -90,7 +90,7 @@ class WrapperCache:
             Node,
             on_change=self._node_changed,
             kept=lambda node: node.only(self._marks),
-            indexes={"name": namespaced_name},
+            indexes={"name": namespaced_name, "sick": self._sick_name},
         )
         self._open: dict[Kind, Cache[Any]] = {POD: self._pods}
         self._barred: set[Kind] = set()  # may not be listed, and so cannot be followed
@@ -159,11 +159,7 @@ class WrapperCache:
         nodes = self._nodes.synced.is_set() or not self._rules.autopilot.monitor
         readable = (POD, *(kind for kind in kinds if kind not in forbidden))
         complete = nodes and all(self._open[kind].synced.is_set() for kind in readable)
-        components = {
-            (component.kind, component.name): component
-            for cache in self._open.values()
-            for component in _components(cache, "owner", uid)
-        }
+        components = {(it.kind, it.name): it for it in self._owned(uid)}
         for known in wrapper.status.component_status:
             kind = kind_of(known.api_version, known.kind)
             if kind in self._open:
@@ -171,26 +167,30 @@ class WrapperCache:
                 components.update(((kind, component.name), component) for component in named)
         departed = [self._departed[component] for component in self._departed_of.keys(uid)]
         pods = self.pods_of(key, uid)
-        on = {pod.node for pod in pods.values()}
+        sick = {pod.node for pod in pods.values()}.intersection(self._nodes.values("sick"))
         return Mirrored(
             complete=complete,
             forbidden=forbidden,
             things=components,
             departed={(last.kind, last.name): last for last in departed},
             pods=pods,
-            nodes={name: self._sick(self._nodes.newest("name", name)) for name in on},
+            nodes={name: self._sick(self._nodes.newest("name", name)) for name in sick},
             version=self._version,
         )
 
     def pods_of(self, key: Key, uid: str) -> dict[str, Pod]:
         """The pods of a wrapper by uid: by their owners, else by their label."""
-        caches = self._open.values()
-        owners = {owner.uid for cache in caches for owner in _components(cache, "owner", uid)}
-        pods = [pod for pod in self._pods.by_index("label", "/".join(key)) if self._of(pod) == key]
-        for owner in (uid, *owners, *self._departed_of.keys(uid)):
-            pods += self._pods.by_index("owner", owner)
+        owners = {uid, *self._departed_of.keys(uid), *(owned.uid for owned in self._owned(uid))}
+        pods = [pod for owner in owners for pod in self._pods.by_index("owner", owner)]
+        labeled = self._pods.by_index("label", "/".join(key))
+        pods += (it for it in labeled if it.pod.owner not in owners and self._of(it) == key)
         lacking, passed = self._lacking, self._version(POD)
         return {it.pod.uid: it.pod for it in pods if lacking.get(it.pod.uid, 0) <= passed}
+
+    def _owned(self, uid: str) -> list[ComponentObject]:
+        """The components whose controller has this uid."""
+        caches = self._open.values()
+        return [owned for cache in caches for owned in _components(cache, "owner", uid)]
 
     async def read_pods(self, key: Key) -> bool:
         """Read the pods with a wrapper's label as they are now; whether any is its own. Raises
@@ -227,6 +227,9 @@ class WrapperCache:
     def _sick(self, node: Node | None) -> frozenset[str]:
         rules = self._rules.autopilot
         return sick_resources(node.metadata.labels, rules) if node else frozenset()
+
+    def _sick_name(self, node: Node) -> tuple[str, ...]:
+        return (node.metadata.name,) if self._sick(node) else ()
 
     def _version(self, kind: Kind) -> int:
         return version_of(self._open[kind].version) if kind in self._open else 0

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 from preflight_kube.runtime.events import timestamp
 
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.names import PREFIX
-from preflight_appwrapper.api.types import ComponentStatus, Pod
+from preflight_appwrapper.api.types import Pod
 from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.phase_context import PhaseContext, deadline, expired
 from preflight_appwrapper.core.plan import Figures, HealthJudgment, Result
@@ -25,7 +24,6 @@ from preflight_appwrapper.core.pods import (
     last_progress,
     terminal,
 )
-from preflight_appwrapper.core.snapshot import SeenComponent
 
 RELEASE: Final = PREFIX + "evacuate"
 """Annotation of a wrapper: since when it waits for the brake. Whoever writes it releases it."""
@@ -33,30 +31,8 @@ _PREFLIGHTS_IN_A_ROW = 3
 """Evacuations in a row that do not count: a check that always fails is not the nodes' fault."""
 
 
-class ComponentHealth(NamedTuple):
-    """A component as the status has it, and as it is seen. ``finished``: it has ended well, now or
-    when it was last seen."""
-
-    known: ComponentStatus
-    seen: SeenComponent
-    finished: bool
-
-
-def components(context: PhaseContext) -> Iterator[ComponentHealth]:
-    """All of them, in their order."""
-    for i, known in enumerate(context.status.component_status):
-        seen = context.snapshot.component(i)
-        finished = seen.verdict.says == "finished" or c.is_true(known, c.FINISHED)
-        yield ComponentHealth(known, seen, finished)
-
-
-def _all_finished(context: PhaseContext) -> bool:
-    """Say whether all components that make pods have ended well."""
-    return all(component.finished for component in components(context) if component.known.expected)
-
-
-def _figures(context: PhaseContext) -> Figures:
-    """The pods, by what they count as."""
+def _figures(context: PhaseContext) -> tuple[Figures, list[Pod]]:
+    """The pods, by what they count as; and the failed ones that nobody has made up for."""
     status = context.status
     phases = Counter(
         pod.status.phase if pod.status.phase in {"Running", "Succeeded", "Failed"} else "Pending"
@@ -64,7 +40,7 @@ def _figures(context: PhaseContext) -> Figures:
         if pod.status.phase in {"Succeeded", "Failed"} or not pod.going
     )
     credit, ended = _credit(context)
-    slacks = zip(podsets.slacks(context.wrapper.spec.components), components(context), strict=False)
+    slacks = zip(podsets.slacks(context.wrapper.spec.components), context.components, strict=False)
     figures = Figures(
         expected=status.expected,
         pending=phases["Pending"],
@@ -75,7 +51,8 @@ def _figures(context: PhaseContext) -> Figures:
         ended=ended,
         slack=sum(min(slack, known.expected) for slack, (known, _, over) in slacks if not over),
     )
-    return replace(figures, counting=len(_counting(context, figures)))
+    counting = _counting(context, figures)
+    return replace(figures, counting=len(counting)), counting
 
 
 def _credit(context: PhaseContext) -> tuple[int, int]:
@@ -86,25 +63,22 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
     the components that go on, where it is asked whether one of these lacks any, and last where it
     is asked whether these have succeeded.
     """
-    status, pods = context.status, context.snapshot.pods
-    alive = [
-        pod
-        for pod in pods
-        if pod.status.phase == "Succeeded" or not (pod.status.phase == "Failed" or pod.going)
-    ]
-    if _all_finished(context):
-        rest = max(0, status.expected - len(alive))
+    uids = {known.uid or component.uid for known, component, _ in context.components}
+    alive: dict[str, list[str]] = {}  # phases by the uid of a component, or of another owner
+    for pod in context.snapshot.pods:
+        phases = alive.setdefault(pod.uid if pod.uid in uids else pod.owner, [])
+        if pod.status.phase == "Succeeded" or not (pod.status.phase == "Failed" or pod.going):
+            phases.append(pod.status.phase)
+    if context.all_finished:
+        rest = max(0, context.status.expected - sum(map(len, alive.values())))
         return rest, rest
-    credit, surplus, going_on, counted, owners = 0, 0, 0, 0, set[str]()
-    for known, component, ended in components(context):
+    credit, surplus, going_on, counted = 0, 0, 0, 0
+    for known, component, ended in context.components:
         uid = known.uid or component.uid
         if not known.expected:
             continue
-        if uid and (
-            component.verdict.owns_pods or any(uid in _component_uids(pod) for pod in pods)
-        ):
-            owners.add(uid)
-            owned = [pod.status.phase for pod in alive if uid in _component_uids(pod)]
+        if uid and (component.verdict.owns_pods or uid in alive):
+            owned = alive.pop(uid, [])
             lost = component.verdict.succeeded - owned.count("Succeeded")
             lacking = max(0, known.expected - len(owned))
             credit += lacking if ended else min(lacking, max(0, lost))
@@ -113,15 +87,10 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
         else:
             going_on += known.expected
             counted += min(known.expected, component.verdict.succeeded)
-    others = [pod for pod in alive if not owners.intersection(_component_uids(pod))]
-    succeeded = sum(pod.status.phase == "Succeeded" for pod in others)
+    others = [phase for phases in alive.values() for phase in phases]
+    succeeded = others.count("Succeeded")
     ready = credit + max(0, surplus - max(0, len(others) - going_on))
     return ready + max(0, counted - succeeded), credit + max(0, surplus - succeeded)
-
-
-def _component_uids(pod: Pod) -> tuple[str, str]:
-    """The uids of the component that a pod belongs to, or is."""
-    return pod.owner, pod.uid
 
 
 def _counting(context: PhaseContext, figures: Figures) -> list[Pod]:
@@ -129,8 +98,8 @@ def _counting(context: PhaseContext, figures: Figures) -> list[Pod]:
     failed = [pod for pod in context.snapshot.pods if pod.status.phase == "Failed"]
     if context.rules.failed_pods == "any":
         return failed
-    ended = {known.uid for known, _, over in components(context) if known.uid and over}
-    all_ended = context.status.expected > 0 and _all_finished(context)
+    ended = {known.uid for known, _, over in context.components if known.uid and over}
+    all_ended = context.status.expected > 0 and context.all_finished
     made_up = figures.ready >= figures.needed or all_ended
     own = {"", context.wrapper.metadata.uid}
     return [p for p in failed if p.owner not in ended and not (made_up and p.owner not in own)]
@@ -138,22 +107,22 @@ def _counting(context: PhaseContext, figures: Figures) -> list[Pod]:
 
 def judge(context: PhaseContext) -> HealthJudgment:
     """Rules 1 to 9, on a complete view."""
-    figures = _figures(context)
-    return replace(_judged(context, figures), figures=figures)
+    figures, counting = _figures(context)
+    return replace(_judged(context, figures, counting), figures=figures)
 
 
-def _judged(context: PhaseContext, figures: Figures) -> HealthJudgment:
+def _judged(context: PhaseContext, figures: Figures, counting: list[Pod]) -> HealthJudgment:
     first = _missing(context) or _component_failed(context) or _succeeded(context, figures)
     if first is not None and (first.rule, first.result) != (2, "reset"):
         return first
-    leaves = _evacuation(context, figures)
+    leaves = _evacuation(context, counting)
     by_check = leaves is not None and leaves.reason == "PreflightFailed"
     # A Job that gives up for its first failed pod has failed by its node, too.
     if leaves is not None and (by_check or first is None) and not _held(context):
         return leaves
     if first is not None:
         return first
-    later = _failed_pods(context, figures) or _too_few(context, figures)
+    later = _failed_pods(context, counting) or _too_few(context, figures)
     # Of a check that has failed the failed pods are a part; whatever else fails is reset.
     if leaves is not None and (by_check or later is None or later.result == "waiting"):
         return replace(leaves, result="held", counts=False)
@@ -171,7 +140,7 @@ def _held(context: PhaseContext) -> bool:
 
 def _missing(context: PhaseContext) -> HealthJudgment | None:
     ask: dict[int, str] = {}
-    for i, (known, component, ended) in enumerate(components(context)):
+    for i, (known, component, ended) in enumerate(context.components):
         if c.component_is(known) != "True" or ended:
             continue
         name = f"{known.kind} {known.name}"
@@ -196,7 +165,7 @@ def _missing(context: PhaseContext) -> HealthJudgment | None:
 
 
 def _component_failed(context: PhaseContext) -> HealthJudgment | None:
-    for known, seen, _ in components(context):
+    for known, seen, _ in context.components:
         verdict = seen.verdict
         if verdict.says != "failed" or c.component_is(known) != "True":
             continue
@@ -223,10 +192,10 @@ def _succeeded(context: PhaseContext, figures: Figures) -> HealthJudgment | None
     return None if unfinished else HealthJudgment("succeeded", 3, sentence)
 
 
-def _evacuation(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
+def _evacuation(context: PhaseContext, counting: list[Pod]) -> HealthJudgment | None:
     # A failed pod that somebody has made up for is no reason any more to stop what runs well.
-    counting = {pod.uid for pod in _counting(context, figures)}
-    pods = (p for p in context.snapshot.pods if p.status.phase != "Failed" or p.uid in counting)
+    failed = {pod.uid for pod in counting}
+    pods = (p for p in context.snapshot.pods if p.status.phase != "Failed" or p.uid in failed)
     cause = evacuation_cause(pods, context.snapshot.nodes)
     if cause is None:
         return None
@@ -241,8 +210,8 @@ def _evacuation(context: PhaseContext, figures: Figures) -> HealthJudgment | Non
     )
 
 
-def _failed_pods(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
-    pods = sorted(_counting(context, figures), key=lambda pod: pod.name)
+def _failed_pods(context: PhaseContext, counting: list[Pod]) -> HealthJudgment | None:
+    pods = sorted(counting, key=lambda pod: pod.name)
     if not pods:
         return None
     last = terminal(pods, context.p.exit_codes)
@@ -267,7 +236,7 @@ def _plain(pod: Pod) -> str:
 def _too_few(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
     if figures.ready >= figures.needed:
         return None
-    every, p, now, pods = list(components(context)), context.p, context.now, context.snapshot.pods
+    every, p, now, pods = context.components, context.p, context.now, context.snapshot.pods
     queued = next((known for known, seen, _ in every if seen.verdict.suspended), None)
     if queued is not None:
         sentence = f"{queued.kind} {queued.name} is suspended by itself, so the clock of admission and warm-up is stopped"

@@ -19,6 +19,8 @@ Source = Literal["default", "operator", "annotation", "clipped", "malformed", "i
 _LONGEST: Final = 256
 _MOST_CODES: Final = 256
 _LIMIT: Final = "RetryLimit"
+_TTL: Final = "SuccessTTL"
+_ON_FAILURE: Final = "DeletionOnFailureGracePeriod"
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -59,8 +61,8 @@ def parameters(annotations: Mapping[str, str], rules: WrapperRules) -> Parameter
     """Return what holds for a wrapper with these annotations. Never raises."""
     listed, problems = list[Parameter](), list[tuple[str, str]]()
     values: dict[str, Any] = {}
-    for field, (name, read) in _READERS.items():
-        key, value = _annotation(name), float(getattr(rules, field, 0.0))
+    for field, (name, key, read) in _READERS.items():
+        value = float(getattr(rules, field, 0.0))
         if read is _period:
             value = min(max(value, 0.0), rules.maximum)
         source: Source = "operator" if field in rules.set_ else "default"
@@ -147,14 +149,14 @@ def _codes(
 
 _Reader = Callable[[str, float, float], tuple[float, Source]]
 """Of an annotation's text, the value that holds without it, and the maximum."""
-_READERS: Final[dict[str, tuple[str, _Reader]]] = {
-    **{field: (name, _period) for field, name in PERIODS.items()},
-    "deletion_on_failure": ("DeletionOnFailureGracePeriod", _period),
-    "success_ttl": ("SuccessTTL", _success_ttl),
-    "retry_limit": (_LIMIT, _retry_limit),
+_READERS: Final[dict[str, tuple[str, str, _Reader]]] = {
+    **{field: (name, _annotation(name), _period) for field, name in PERIODS.items()},
+    "deletion_on_failure": (_ON_FAILURE, _annotation(_ON_FAILURE), _period),
+    "success_ttl": (_TTL, _annotation(_TTL), _success_ttl),
+    "retry_limit": (_LIMIT, _annotation(_LIMIT), _retry_limit),
 }
-"""By field: the parameter's name, and how its annotation is read."""
+"""By field: the parameter's name, its annotation, and how that is read."""
 FAULT_TOLERANCE: Final = frozenset(
-    (PREFIX + _TERMINAL, PREFIX + _RETRYABLE, *(_annotation(name) for name, _ in _READERS.values()))
+    (PREFIX + _TERMINAL, PREFIX + _RETRYABLE, *(key for _, key, _ in _READERS.values()))
 )
 """The annotations that are read here; they belong on the wrapper's own metadata."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, Self
+from functools import cached_property
+from typing import Final, NamedTuple, Self
 
 import msgspec
 from msgspec.structs import replace
 
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Phase
+from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, ComponentStatus, Phase
 from preflight_appwrapper.core.parameters import Parameters, parameters
 from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
-from preflight_appwrapper.core.snapshot import WrapperSnapshot
+from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
 
 EVACUATIONS: Final = frozenset({"AutopilotNoExecute", "PreflightFailed"})
 """Reasons of the condition Unhealthy by which a workload leaves its nodes, uncounted."""
@@ -33,7 +34,16 @@ ROWS: Final = {row: phase for phase, rows in _ROWS.items() for row in rows.split
 _LAST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
-class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
+class ComponentHealth(NamedTuple):
+    """A component as the status has it, and as it is seen. ``finished``: it has ended well, now or
+    when it was last seen."""
+
+    known: ComponentStatus
+    seen: SeenComponent
+    finished: bool
+
+
+class PhaseContext(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """All that a phase may ask. ``status``: the wrapper's, with a time in each condition."""
 
     wrapper: AppWrapper
@@ -51,6 +61,22 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
         status = c.dated(wrapper.status, now)
         p = parameters(wrapper.metadata.annotations, rules)
         return cls(wrapper=wrapper, status=status, snapshot=snapshot, rules=rules, p=p, now=now)
+
+    @cached_property
+    def components(self) -> tuple[ComponentHealth, ...]:
+        """All of them, in their order."""
+        seen = map(self.snapshot.component, range(len(self.status.component_status)))
+        return tuple(
+            ComponentHealth(
+                known, it, it.verdict.says == "finished" or c.is_true(known, c.FINISHED)
+            )
+            for known, it in zip(self.status.component_status, seen, strict=True)
+        )
+
+    @cached_property
+    def all_finished(self) -> bool:
+        """Say whether all components that make pods have ended well."""
+        return all(component.finished for component in self.components if component.known.expected)
 
     def put(
         self, status: AppWrapperStatus, type_: str, value: bool, reason: str, message: str = ""

@@ -226,7 +226,7 @@ def _marked(context: PhaseContext, figures: Figures) -> AppWrapperStatus:
         c.put(known, c.FINISHED, True, "ComponentFinished", now=context.now)
         if c.component_is(known) == "True" and finished
         else known
-        for known, _, finished in health.components(context)
+        for known, _, finished in context.components
     )
     return replace(status, component_status=every)
 

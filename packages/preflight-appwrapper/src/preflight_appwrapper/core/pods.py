@@ -63,17 +63,21 @@ def examined(pods: Iterable[Pod], start: datetime, now: datetime, allowance: flo
 
 def is_examined(pods: Iterable[Pod]) -> bool:
     """Say whether a preflight container of any of the pods runs now."""
-    return any(check.state.running for pod in pods if not pod.going for check in _checks(pod))
+    return any(check.state.running for pod, check in _checks(pods) if not pod.going)
 
 
-def _checks(pod: Pod) -> Iterator[ContainerStatus]:
+def _checks(pods: Iterable[Pod]) -> Iterator[tuple[Pod, ContainerStatus]]:
     """The containers of preflight."""
-    statuses = pod.status.init_container_statuses
-    return (status for status in statuses if status.name.startswith(names.CONTAINER_PREFIX))
+    return (
+        (pod, status)
+        for pod in pods
+        for status in pod.status.init_container_statuses
+        if status.name.startswith(names.CONTAINER_PREFIX)
+    )
 
 
 def _runs(pods: Iterable[Pod], now: datetime) -> Iterator[tuple[datetime, datetime]]:
-    for check in (check for pod in pods if not pod.going for check in _checks(pod)):
+    for check in (check for pod, check in _checks(pods) if not pod.going):
         if check.state.running is not None and check.state.running.started_at is not None:
             yield check.state.running.started_at, now
         for ended in (check.state.terminated, check.last_state.terminated):
@@ -119,17 +123,17 @@ def evacuation_cause(
     """The first pod that must leave a resource of its node; else the first with a failed check."""
     ordered = sorted(pods, key=lambda pod: pod.name)
     for pod in ordered:
-        runs = pod.status.phase == "Running" and not pod.going
-        marked = sorted(nodes.get(pod.node, ())) if runs else ()
-        if resource := next(filter(pod.asks, marked), ""):
+        if pod.status.phase != "Running" or pod.going or pod.node not in nodes:
+            continue
+        if resource := next(filter(pod.asks, sorted(nodes[pod.node])), ""):
             what = f"node {pod.node}, whose {resource} is marked NoExecute"
             return EvacuationCause(pod, f"pod {pod.name} runs on {what}")
-    return next(filter(None, map(_failed_check, ordered)), None)
+    return _failed_check(ordered)
 
 
-def _failed_check(pod: Pod) -> EvacuationCause | None:
+def _failed_check(pods: Iterable[Pod]) -> EvacuationCause | None:
     """By a check with a result of its own: an exit status alone says nothing of the hardware."""
-    for status in _checks(pod):
+    for pod, status in _checks(pods):
         check = status.name.removeprefix(names.CONTAINER_PREFIX)
         # One that has passed since, on another try, has not failed.
         ended = status.state.terminated or status.last_state.terminated
