@@ -11,6 +11,7 @@ from preflight_appwrapper.api.names import LABEL
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_testing.apidouble import RESOURCES, ApiAnswer, ApiDouble, ApiRequest, Resource
+from preflight_testing.apidouble.patches import merge_patch
 
 APPWRAPPERS = Resource(
     "workload.codeflare.dev/v1beta2", "appwrappers", "AppWrapper", status=True, custom=True
@@ -99,17 +100,27 @@ def running(
     write_status(api, "appwrappers", namespace, name, status)
 
 
+def served(api: ApiDouble, plural: str) -> Resource:
+    return next(one for one in api.api.served if one.plural == plural)
+
+
+def change(api: ApiDouble, plural: str, name: str, patch: dict[str, Any]) -> None:
+    """Merge ``patch`` into the object of that name, in ``default`` if it is of a namespace."""
+    resource = served(api, plural)
+    before = api.store.get(resource, "default" if resource.namespaced else "", name)
+    api.store.update(resource, before, merge_patch(before, patch))
+
+
 def write_status(
     api: ApiDouble, plural: str, namespace: str, name: str, status: dict[str, Any]
 ) -> None:
-    resource = next(one for one in api.api.served if one.plural == plural)
+    resource = served(api, plural)
     before = api.store.get(resource, namespace, name)
     api.store.update(resource, before, {**before, "status": status}, status=True)
 
 
 def objects(api: ApiDouble, plural: str) -> list[dict[str, Any]]:
-    resource = next(one for one in api.api.served if one.plural == plural)
-    return list(api.store.objects.get(resource, {}).values())
+    return list(api.store.objects.get(served(api, plural), {}).values())
 
 
 def has(raw: dict[str, Any], type_: str) -> dict[str, Any]:

@@ -29,6 +29,20 @@ PATIENCE = 45.0
 _WRAPPERS = "/apis/workload.codeflare.dev/v1beta2"
 
 
+def appwrapper(
+    *components: dict[str, Any], name: str = "w", suspend: bool = False, **annotations: str
+) -> dict[str, Any]:
+    """A manifest. ``components``: templates, or a whole component with what it declares."""
+    wanted = {PREFIX + key: value for key, value in annotations.items()}
+    every = [one if "template" in one else {"template": one} for one in components]
+    return {
+        "apiVersion": "workload.codeflare.dev/v1beta2",
+        "kind": "AppWrapper",
+        "metadata": {"name": name, "annotations": wanted},
+        "spec": {"suspend": suspend, "components": every},
+    }
+
+
 @dataclass
 class Lab:
     """``node``: where pods are put that name no scheduler. ``silent``: nodes without a kubelet.
@@ -50,21 +64,22 @@ class Lab:
 
     # --- what a test does
 
-    async def wrap(
-        self, *templates: dict[str, Any], name: str = "w", suspend: bool = False, **annotations: str
-    ) -> None:
-        """``templates``: of the components, or a whole component with what it declares."""
-        components = [one if "template" in one else {"template": one} for one in templates]
-        body = {
-            "apiVersion": "workload.codeflare.dev/v1beta2",
-            "kind": "AppWrapper",
-            "metadata": {
-                "name": name,
-                "annotations": {PREFIX + key: value for key, value in annotations.items()},
-            },
-            "spec": {"suspend": suspend, "components": components},
-        }
-        await self.client.create(self.wrappers(), body)
+    async def wrap(self, *components: dict[str, Any], **more: Any) -> None:
+        await self.client.create(self.wrappers(), appwrapper(*components, **more))
+
+    async def account(self, home: Path, rules: list[dict[str, Any]]) -> Client:
+        """The account ``author``, with these rights by its group alone."""
+        group, about = "rbac.authorization.k8s.io", {"metadata": {"name": "author"}}
+        await self.client.create(self.path("", "serviceaccounts"), about)
+        await self.client.create(self.path(f"{group}/v1", "roles"), {**about, "rules": rules})
+        subject = {"apiGroup": group, "kind": "Group"}
+        subject["name"] = f"system:serviceaccounts:{self.namespace}"
+        role = {"apiGroup": group, "kind": "Role", "name": "author"}
+        binding = {**about, "roleRef": role, "subjects": [subject]}
+        await self.client.create(self.path(f"{group}/v1", "rolebindings"), binding)
+        token = self.server.token_of(self.namespace, "author")
+        kubeconfig = self.server.kubeconfig(home / "author", token)
+        return Client(connection({"KUBECONFIG": str(kubeconfig)}), agent="tests")
 
     def wrappers(self, name: str = "") -> str:
         return f"{_WRAPPERS}/namespaces/{self.namespace}/appwrappers" + (f"/{name}" if name else "")
@@ -165,6 +180,18 @@ class Lab:
             return found if len(found) == count else None
 
         found: list[dict[str, Any]] = await self.until(there, f"{count} running pods")
+        return found
+
+    async def anew(self, before: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+        """That many pods run, and none of those ``before``."""
+        old = {pod["metadata"]["uid"] for pod in before}
+
+        async def there() -> Any:
+            found = [one for one in self.pods() if one.get("status", {}).get("phase") == "Running"]
+            fresh = not old & {one["metadata"]["uid"] for one in found}
+            return found if fresh and len(found) == count else None
+
+        found: list[dict[str, Any]] = await self.until(there, "a second generation of pods")
         return found
 
     async def first(self, what: str, true: Callable[[Seen], bool]) -> float:

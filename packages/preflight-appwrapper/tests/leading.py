@@ -57,14 +57,17 @@ class Leading:
 
 @asynccontextmanager
 async def leads(
-    target: Connection,
+    target: Connection | None = None,
     namespace: str = "",
     *,
     client: Client | None = None,
     rules: WrapperRules | None = None,
 ) -> AsyncIterator[Leading]:
-    """Looks after the wrappers of one namespace, or of all."""
-    async with client or OneNamespace(target, namespace) as used:
+    """Looks after the wrappers of one namespace, or of all; by ``client``, or at ``target``."""
+    if client is None:
+        assert target is not None
+        client = OneNamespace(target, namespace)
+    async with client as used:
         metrics = Metrics()
         controller = Controller(used, rules or WrapperRules(), metrics)
         async with anyio.create_task_group() as group:

@@ -34,12 +34,8 @@ def workers(one: Lab) -> list[dict[str, Any]]:
     return [pod for pod in one.pods() if pod["metadata"]["name"].startswith("train-")]
 
 
-async def again(one: Lab, before: set[str]) -> None:
-    async def anew() -> bool:
-        found = [pod for pod in one.pods() if pod["status"].get("phase") == "Running"]
-        return len(found) == 3 and not before & {pod["metadata"]["uid"] for pod in found}
-
-    await one.until(anew, "a second generation of pods")
+async def again(one: Lab, before: list[dict[str, Any]]) -> None:
+    await one.anew(before, 3)
     await one.condition("PodsReady", "True")
 
 
@@ -49,7 +45,7 @@ async def creation(one: Lab) -> None:
 
 async def reset(one: Lab) -> None:
     await created(one)
-    before = {pod["metadata"]["uid"] for pod in one.pods()}
+    before = one.pods()
     await one.ends(next(pod for pod in one.pods() if pod not in workers(one)), code=1)
     await again(one, before)
 
@@ -58,7 +54,7 @@ async def evacuation(one: Lab) -> None:
     name = one.node = f"sick-{one.namespace}"
     await one.client.create("/api/v1/nodes", {"metadata": {"name": name, "labels": {"x": "y"}}})
     await created(one)
-    before = {pod["metadata"]["uid"] for pod in one.pods()}
+    before = one.pods()
     one.node = "node-b"
     sick = {"metadata": {"labels": {"autopilot.ibm.com/gpuhealth": "EVICT"}}}
     await one.client.merge_patch(f"/api/v1/nodes/{name}", sick)

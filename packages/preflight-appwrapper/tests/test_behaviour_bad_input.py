@@ -12,8 +12,9 @@ import anyio
 import pytest
 from hooks import serving
 from lab import Lab, condition
+from lab import appwrapper as wrapper
 from leading import leads
-from player import PREFIX, bare_pod, job, service
+from player import bare_pod, job, service
 from preflight_appwrapper.api.names import LABEL
 from preflight_kube.client.client import KubeError
 from preflight_testing.grove_kinds import crd
@@ -23,15 +24,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 HERE = "template.spec.template"
 TOO_LARGE = 1_400_000
 Json = dict[str, Any]
-
-
-def wrapper(*components: Json, name: str = "w") -> Json:
-    about = {
-        "apiVersion": "workload.codeflare.dev/v1beta2",
-        "kind": "AppWrapper",
-        "metadata": {"name": name},
-    }
-    return {**about, "spec": {"components": list(components)}}
 
 
 def of(template: Any, *sets: Json) -> Json:
@@ -135,12 +127,7 @@ async def test_what_is_wrong_with_annotations_is_said_once_in_an_event_and_the_d
     }
     bounded = {"deletionOnFailureGracePeriodDuration": "-10m", "preflightAllowanceDuration": "48h"}
     async with leads(lab.target, lab.namespace):
-        metadata = {
-            "name": "w",
-            "annotations": {PREFIX + key: one for key, one in {**bad, **bounded}.items()},
-        }
-        body = wrapper(of(job()), name="w")
-        await lab.client.create(lab.wrappers(), {**body, "metadata": metadata})
+        await lab.wrap(job(), **bad, **bounded)
         await lab.condition("PodsReady", "True")
 
         async def said() -> Any:

@@ -24,12 +24,20 @@ def one(lab: Lab) -> AbstractAsyncContextManager[Any]:
     return leads(lab.target, lab.namespace)
 
 
-def forgetful(lab: Lab) -> AbstractAsyncContextManager[Any]:
-    return leads(lab.target, client=ForgetfulClient(lab.target, lab.namespace))
+@asynccontextmanager
+async def forgetful(lab: Lab) -> AsyncIterator[None]:
+    client = ForgetfulClient(lab.target, lab.namespace)
+    async with leads(lab.target, client=client):
+        yield
+    assert client.ended >= {"pods", "appwrappers"}
 
 
-def conflicting(lab: Lab) -> AbstractAsyncContextManager[Any]:
-    return leads(lab.target, client=ConflictingClient(lab.target, lab.namespace))
+@asynccontextmanager
+async def conflicting(lab: Lab) -> AsyncIterator[None]:
+    client = ConflictingClient(lab.target, lab.namespace)
+    async with leads(lab.target, client=client):
+        yield
+    assert len(client.refused) > 1
 
 
 @asynccontextmanager

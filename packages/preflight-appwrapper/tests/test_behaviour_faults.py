@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from disturbed import ConflictingClient
 from lab import Lab, condition
 from leading import OneNamespace, leads
 from player import bare_pod, job, service
@@ -75,17 +74,12 @@ async def test_a_watch_that_lags_makes_nothing_missing_nothing_succeed_early_and
     async with leads(lab.target, client=lagging(lab, plural)) as leading:
         await lab.wrap(service(), job(completions=4), bare_pod(), successTTLDuration="300s", **FAST)
         await lab.phase("Running")
-        await lab.running(3)
-        first = {pod["metadata"]["uid"] for pod in lab.pods()}
+        first = await lab.running(3)
         await lab.ends(
             next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=3
         )
 
-        async def anew() -> bool:
-            found = [pod for pod in lab.pods() if pod["status"].get("phase") == "Running"]
-            return len(found) == 3 and not first & {pod["metadata"]["uid"] for pod in found}
-
-        await lab.until(anew, "a second generation")
+        await lab.anew(first, 3)
         for _ in range(2):
 
             async def two() -> Any:
@@ -111,29 +105,6 @@ async def test_a_watch_that_lags_makes_nothing_missing_nothing_succeed_early_and
         made = await lab.get(lab.path("batch/v1", "jobs", "train"))
         assert made is not None
         assert made["status"]["succeeded"] == 4
-
-
-async def test_a_conflict_on_every_status_write_changes_nothing_of_the_end(lab: Lab) -> None:
-    client = ConflictingClient(lab.target, lab.namespace)
-    async with leads(lab.target, client=client):
-        await lab.wrap(service(), job(completions=2), bare_pod(), successTTLDuration="1s", **FAST)
-        for pod in await lab.running(3):
-            await lab.ends(pod, code=0)
-        await lab.phase("Succeeded")
-        await lab.condition("ResourcesDeployed", "False")
-        assert len(client.refused) > 5
-
-
-async def test_two_that_both_believe_to_lead_create_nothing_twice(lab: Lab) -> None:
-    async with leads(lab.target, lab.namespace), leads(lab.target, lab.namespace):
-        await lab.wrap(service(), job(), bare_pod(), **FAST)
-        await lab.phase("Running")
-        await lab.running(3)
-        found = await lab.get(lab.path("", "pods"))
-        assert found is not None
-        assert len(found["items"]) == 3
-        await lab.delete()
-        await lab.gone(lab.wrappers("w"))
 
 
 async def test_a_user_who_suspends_in_the_middle_of_a_creation_is_heard(lab: Lab) -> None:

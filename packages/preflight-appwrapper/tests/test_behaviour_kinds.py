@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from lab import Lab, condition
+from lab import Lab, appwrapper, condition
 from leading import leads
-from player import PREFIX
 from preflight_appwrapper.api.names import LABEL
 from preflight_testing.workload_kinds import WORKLOADS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
-LAST = {"failureGracePeriodDuration": "0s", "retryLimit": "0", "successTTLDuration": "300s"}
+LAST: dict[str, Any] = {
+    "failureGracePeriodDuration": "0s",
+    "retryLimit": "0",
+    "successTTLDuration": "300s",
+}
 TEMPLATE = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "x"}]}}
 RAY = {
     "headGroupSpec": {"template": TEMPLATE},
@@ -60,13 +63,7 @@ class Case:
                 for path, n in self.templates.items()
             ]
             component["podSets"] = sets
-        metadata = {"name": name, "annotations": {PREFIX + key: one for key, one in LAST.items()}}
-        about = {
-            "apiVersion": "workload.codeflare.dev/v1beta2",
-            "kind": "AppWrapper",
-            "metadata": metadata,
-        }
-        return {**about, "spec": {"components": [component]}}
+        return appwrapper(component, name=name, **LAST)
 
 
 def replicas(**counts: int) -> dict[str, Any]:

@@ -111,23 +111,8 @@ async def test_the_clock_of_admission_stands_still_while_a_wrapped_job_queues_by
         await lab.wrap(job("queued", suspend=True), name="queued", **few)
         await lab.phase("Running", "queued")
         # One that came later, whose third pod never comes, has failed by the same periods.
-        body = {
-            "apiVersion": "workload.codeflare.dev/v1beta2",
-            "kind": "AppWrapper",
-            "metadata": {
-                "name": "short",
-                "annotations": {PREFIX + key: it for key, it in few.items()},
-            },
-            "spec": {
-                "components": [
-                    {
-                        "template": job("short"),
-                        "podSets": [{"path": "template.spec.template", "replicas": 3}],
-                    }
-                ]
-            },
-        }
-        await lab.client.create(lab.wrappers(), body)
+        sets = [{"path": "template.spec.template", "replicas": 3}]
+        await lab.wrap({"template": job("short"), "podSets": sets}, name="short", **few)
         await lab.phase("Failed", "short")
         found = await explained(lab.client, lab.namespace, "queued", WrapperRules())
         assert found is not None

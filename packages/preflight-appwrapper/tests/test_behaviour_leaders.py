@@ -16,7 +16,6 @@ from typing import Any
 
 import anyio
 import pytest
-from disturbed import ForgetfulClient
 from lab import Lab
 from leading import leads
 from player import bare_pod, job, service
@@ -25,40 +24,6 @@ from preflight_kube.client.client import KubeError
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 FAST: dict[str, Any] = {"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "0s"}
-
-
-async def a_life(lab: Lab) -> None:
-    """Created, reset once by a failed pod, succeeded, and gone."""
-    await lab.wrap(service(), job(completions=2), bare_pod(), successTTLDuration="1s", **FAST)
-    first = {pod["metadata"]["uid"] for pod in await lab.running(3)}
-    await lab.ends(
-        next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=3
-    )
-
-    async def anew() -> Any:
-        found = [pod for pod in lab.pods() if pod["status"].get("phase") == "Running"]
-        return (
-            found
-            if len(found) == 3 and not first & {pod["metadata"]["uid"] for pod in found}
-            else None
-        )
-
-    for pod in await lab.until(anew, "a second generation"):
-        await lab.ends(pod, code=0)
-    found = await lab.phase("Succeeded")
-    assert found["status"]["resettingCount"] == 1
-    await lab.condition("ResourcesDeployed", "False")
-    made = Counter(
-        one.what for one in lab.history if one.type == "ADDED" and one.what in {"services", "jobs"}
-    )
-    assert made == {"services": 2, "jobs": 2}, "no object is made twice"
-
-
-async def test_watches_that_are_too_old_again_and_again_change_nothing(lab: Lab) -> None:
-    client = ForgetfulClient(lab.target, lab.namespace)
-    async with leads(lab.target, client=client):
-        await a_life(lab)
-        assert client.ended >= {"pods", "jobs", "services", "appwrappers"}
 
 
 async def test_a_restart_of_the_api_server_in_the_middle_of_everything_changes_nothing(
@@ -150,7 +115,7 @@ async def test_a_leader_that_is_held_up_until_its_lease_is_over_writes_nothing_w
             await lab.wrap(
                 service(), job(), bare_pod(), successTTLDuration="1s", retryLimit="1", **FAST
             )
-            old = {pod["metadata"]["uid"] for pod in await lab.running(3)}
+            old = await lab.running(3)
             first.send_signal(signal.SIGSTOP)
             await lab.ends(
                 next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")),
@@ -162,12 +127,8 @@ async def test_a_leader_that_is_held_up_until_its_lease_is_over_writes_nothing_w
 
             await lab.until(another, "another leader")
 
-            async def anew() -> bool:
-                found = [pod for pod in lab.pods() if pod["status"].get("phase") == "Running"]
-                return len(found) == 3 and not old & {pod["metadata"]["uid"] for pod in found}
-
             first.send_signal(signal.SIGCONT)
-            await lab.until(anew, "a second generation")
+            await lab.anew(old, 3)
             found = await lab.condition("PodsReady", "True")
             assert found["status"]["resettingCount"] == 1
             log = tmp_path / "one.log"

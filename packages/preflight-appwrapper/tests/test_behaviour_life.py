@@ -65,14 +65,7 @@ async def test_a_failed_pod_resets_the_workload_until_no_reset_is_left(lab: Lab)
         first = await lab.running(2)
         await lab.ends(first[0], code=3)
 
-        async def anew() -> Any:
-            pods = [one for one in lab.pods() if one["status"].get("phase") == "Running"]
-            fresh = {one["metadata"]["uid"] for one in pods} - {
-                one["metadata"]["uid"] for one in first
-            }
-            return pods if len(pods) == len(fresh) == 2 else None
-
-        second = await lab.until(anew, "a second generation of pods")
+        second = await lab.anew(first, 2)
         assert count(await lab.phase("Running")) == 1
         await lab.ends(second[0], code=3)
         found = await lab.phase("Failed")
@@ -113,36 +106,19 @@ async def test_a_terminal_exit_code_is_final(lab: Lab) -> None:
         assert count(await lab.phase("Failed")) == 0
 
 
-async def test_a_suspended_wrapper_has_nothing_and_runs_again_when_it_is_resumed(lab: Lab) -> None:
-    async with leads(lab.target, lab.namespace):
-        await lab.wrap(service(), job(), bare_pod())
-        await lab.running(3)
-        await lab.suspend(True)
-        found = await lab.phase("Suspended")
-        assert condition(found, "QuotaReserved")["status"] == "False"
-        assert await lab.get(lab.path("", "services", "train")) is None
-        await lab.suspend(False)
-        await lab.phase("Running")
-        await lab.running(3)
-
-
 async def test_a_label_on_a_node_moves_the_workload_and_counts_nothing(lab: Lab) -> None:
     lab.node = f"bad-{lab.namespace}"
     await lab.client.create("/api/v1/nodes", {"metadata": {"name": lab.node, "labels": {"x": "y"}}})
     async with leads(lab.target, lab.namespace):
         await lab.wrap(job(), **FAST)
-        await lab.running(2)
+        before = await lab.running(2)
         bad, lab.node = lab.node, "node-b"
         await lab.client.merge_patch(
             f"/api/v1/nodes/{bad}",
             {"metadata": {"labels": {"autopilot.ibm.com/gpuhealth": "EVICT"}}},
         )
 
-        async def moved() -> Any:
-            found = [one for one in lab.pods() if one["status"].get("phase") == "Running"]
-            return len(found) == 2 and {one["spec"]["nodeName"] for one in found} == {"node-b"}
-
-        await lab.until(moved, "the pods on the other node")
+        assert {one["spec"]["nodeName"] for one in await lab.anew(before, 2)} == {"node-b"}
         found = await lab.phase("Running")
         assert count(found) == 0
         assert found["status"]["migrationCount"] == 1
@@ -197,16 +173,6 @@ async def test_a_pod_that_its_job_replaces_is_no_reason_for_a_reset(lab: Lab) ->
         for pod in await lab.running(2):
             await lab.ends(pod, code=0)
         assert count(await lab.phase("Succeeded")) == 0
-
-
-async def test_a_deleted_wrapper_takes_everything_with_it(lab: Lab) -> None:
-    async with leads(lab.target, lab.namespace):
-        await lab.wrap(service(), job(), bare_pod())
-        await lab.running(3)
-        await lab.delete()
-        await lab.gone(lab.wrappers("w"))
-        assert not lab.pods()
-        assert await lab.get(lab.path("batch/v1", "jobs", "train")) is None
 
 
 async def test_a_pod_without_a_kubelet_is_deleted_by_force(lab: Lab, *, timed: bool) -> None:
@@ -320,25 +286,6 @@ async def test_a_kind_that_is_not_served_and_an_invalid_one_fail_at_once_with_th
         assert "image: Required value" in condition(found, "Unhealthy")["message"]
 
 
-async def test_a_wrapper_of_another_manager_is_not_touched(lab: Lab) -> None:
-    async with leads(lab.target, lab.namespace):
-        body = {
-            "apiVersion": "workload.codeflare.dev/v1beta2",
-            "kind": "AppWrapper",
-            "metadata": {"name": "theirs"},
-            "spec": {
-                "managedBy": "kueue.x-k8s.io/multikueue",
-                "components": [{"template": job("theirs")}],
-            },
-        }
-        await lab.client.create(lab.wrappers(), body)
-        await lab.wrap(job())
-        await lab.phase("Running")
-        found = await lab.wrapper("theirs")
-        assert "status" not in found
-        assert "finalizers" not in found["metadata"]
-
-
 async def test_nothing_is_written_and_nothing_is_asked_while_nothing_happens(lab: Lab) -> None:
     async with leads(lab.target, lab.namespace) as leading:
         await lab.wrap(job())
@@ -351,34 +298,3 @@ async def test_nothing_is_written_and_nothing_is_asked_while_nothing_happens(lab
             return leading.client.requests.count.total() == before
 
         await lab.until(quiet, "a second and a half without a request")
-
-
-async def test_a_status_written_by_hand_leaves_no_orphan(lab: Lab) -> None:
-    async with leads(lab.target, lab.namespace):
-        await lab.wrap(job())
-        await lab.running(2)
-        nothing = {"phase": "Suspended", "conditions": None, "componentStatus": None}
-        await lab.client.merge_patch(f"{lab.wrappers('w')}/status", {"status": nothing})
-        await lab.phase("Suspending")
-        await lab.phase("Running")
-        await lab.running(2)
-        # At that version the status that was written by hand said what is not true.
-        lab.history.clear()
-        await lab.delete()
-        await lab.gone(lab.wrappers("w"))
-        assert not lab.pods()
-
-
-async def test_a_deployment_goes_before_its_pods_where_force_begins_at_once(lab: Lab) -> None:
-    container = {"name": "main", "image": "x"}
-    template = {"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [container]}}
-    selector = {"matchLabels": {"app": "d"}}
-    spec = {"replicas": 4, "selector": selector, "template": template}
-    made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec}
-    async with leads(lab.target, lab.namespace):
-        await lab.wrap(made, forcefulDeletionGracePeriodDuration="0s")
-        await lab.running(4)
-        await lab.suspend(True)
-        await lab.phase("Suspended")
-    pods = {each.object["metadata"]["uid"] for each in lab.history if each.what == "pods"}
-    assert len(pods) < 8, "it made each anew that was killed"

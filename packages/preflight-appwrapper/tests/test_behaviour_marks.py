@@ -5,18 +5,16 @@ No policy of the chart is here: each holds by itself, and test_rights has those.
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hooks import serving
-from lab import Lab, condition
+from lab import Lab, appwrapper, condition
 from leading import leads
 from player import bare_pod, job, service
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.core.marks import MARK
-from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, KubeError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
@@ -64,21 +62,7 @@ async def author(lab: Lab, home: Path) -> Client:
     rules = [
         {"apiGroups": ["workload.codeflare.dev"], "resources": ["appwrappers"], "verbs": ["*"]}
     ]
-    group = "rbac.authorization.k8s.io"
-    await lab.client.create(lab.path("", "serviceaccounts"), {"metadata": {"name": "author"}})
-    await lab.client.create(
-        lab.path(f"{group}/v1", "roles"), {"metadata": {"name": "author"}, "rules": rules}
-    )
-    subject = {"kind": "ServiceAccount", "name": "author", "namespace": lab.namespace}
-    binding = {
-        "metadata": {"name": "author"},
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": "author"},
-        "subjects": [subject],
-    }
-    await lab.client.create(lab.path(f"{group}/v1", "rolebindings"), binding)
-    token = lab.server.token_of(lab.namespace, "author")
-    target = connection({"KUBECONFIG": str(lab.server.kubeconfig(home / "author", token))})
-    return Client(target, agent="tests")
+    return await lab.account(home, rules)
 
 
 async def test_what_came_while_no_webhook_answered_is_created_once_somebody_who_may_has_it_judged(
@@ -89,14 +73,8 @@ async def test_what_came_while_no_webhook_answered_is_created_once_somebody_who_
             await lab.wrap(service(), job())
             await lab.running(2)
         stolen = await mark_of(lab)
-        unmarked = {
-            "apiVersion": "workload.codeflare.dev/v1beta2",
-            "kind": "AppWrapper",
-            "metadata": {"name": "unmarked", "annotations": {}},
-            "spec": {"components": [{"template": bare_pod()}]},
-        }
-        forged: dict[str, Any] = copy.deepcopy(unmarked)
-        forged["metadata"] = {"name": "forged", "annotations": {MARK: stolen}}
+        unmarked, forged = (appwrapper(bare_pod(), name=name) for name in ("unmarked", "forged"))
+        forged["metadata"]["annotations"] = {MARK: stolen}
         await stored(lab, user, unmarked)
         await stored(lab, user, forged)
         assert f"kubectl annotate appwrapper unmarked -n {lab.namespace}" in await left_alone(

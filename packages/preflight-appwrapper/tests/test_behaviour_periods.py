@@ -233,26 +233,3 @@ async def test_the_pause_begins_when_nothing_is_left_however_long_that_takes(lab
         )
         await lab.delete()
         await lab.gone(lab.wrappers("w"))
-
-
-async def test_what_is_too_few_or_too_slow_and_mends_itself_within_its_grace_is_not_reset(
-    lab: Lab,
-) -> None:
-    lab.holds = lambda pod: str(pod["metadata"]["name"]).startswith("slow-")
-    soon: dict[str, Any] = {"admissionGracePeriodDuration": "1s", "warmupGracePeriodDuration": "1s"}
-    few = {"template": job("few", parallelism=1), "podSets": [{"path": PODS, "replicas": 3}]}
-    async with leads(lab.target, lab.namespace):
-        await lab.wrap(few, name="few", **soon, failureGracePeriodDuration="1h")
-        await lab.wrap(job("slow"), name="slow", **soon, failureGracePeriodDuration="1h")
-        for name in ("few", "slow"):
-            found = await lab.condition("Unhealthy", "True", name)
-            assert condition(found, "Unhealthy")["reason"] == "InsufficientPodsReady"
-        await lab.client.merge_patch(
-            lab.path("batch/v1", "jobs", "few"), {"spec": {"parallelism": 3}}
-        )
-        lab.holds = lambda _: False
-        for name in ("few", "slow"):
-            await lab.condition("PodsReady", "True", name)
-            found = await lab.condition("Unhealthy", "False", name)
-            assert condition(found, "Unhealthy")["reason"] == "FoundNoFailedPods"
-            assert "resettingCount" not in found["status"]

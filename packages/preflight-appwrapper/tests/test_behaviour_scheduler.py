@@ -98,16 +98,12 @@ async def test_a_gang_leaves_a_node_that_is_marked_and_runs_on_others(
         await lab.wrap(gang(lab, "train", 8, 2), **FAST)
         assert await on(lab, 8) == dict.fromkeys(first, 4)
         await lab.condition("PodsReady", "True")
-        before = {one["metadata"]["uid"] for one in lab.pods()}
+        before = lab.pods()
         others = await nodes(lab, "c")
         marked = time.time()
         await lab.client.merge_patch(f"/api/v1/nodes/{first[0]}", SICK)
 
-        async def moved() -> Any:
-            found = [one for one in lab.pods() if one["status"].get("phase") == "Running"]
-            return len(found) == 8 and not before & {one["metadata"]["uid"] for one in found}
-
-        await lab.until(moved, "a gang of new pods")
+        await lab.anew(before, 8)
         assert await on(lab, 8) == {first[1]: 4, others[0]: 4}
         found = await lab.condition("PodsReady", "True")
         assert "resettingCount" not in found["status"]

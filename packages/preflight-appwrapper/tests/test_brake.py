@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from doubled import client, core, double, has, objects, running, write_status
+from doubled import change, client, core, double, has, objects, running, write_status
 from leading import Leading, leads
 from player import Player, job, wrapper
 from preflight_appwrapper.api.rules import BrakeRules, WrapperRules
@@ -19,7 +19,6 @@ from preflight_appwrapper.core.node_labels import (
     HELD,
     LabeledNode,
     LabeledNodeMetadata,
-    NodeCondition,
     code,
 )
 from preflight_appwrapper.core.snapshot import HeldEvacuation
@@ -32,6 +31,7 @@ from preflight_appwrapper.report.evacuations import (
     release,
     waiting,
 )
+from preflight_kube.api.node_health import NodeCondition
 from preflight_testing.apidouble import ApiAnswer, ApiDouble, ApiRequest
 from preflight_testing.waiting import until
 
@@ -59,7 +59,7 @@ class Ticks:
     [(10, 40, 4), (10, 9, 1), (10, 0, 1), (10, 19, 1), (50, 3, 1), (1, 1000, 10), (100, 5, 5)],
 )
 def test_a_share_or_one_goes_in_a_window(percent: int, total: int, allowed: int) -> None:
-    brake = Brake[int](BrakeRules(percent, 600), Ticks())
+    brake = Brake(BrakeRules(percent, 600), Ticks())
     gone = 0
     for i in range(total or 3):
         if brake.wait(i, total) is None:
@@ -70,7 +70,7 @@ def test_a_share_or_one_goes_in_a_window(percent: int, total: int, allowed: int)
 
 def test_the_next_goes_when_the_first_leaves_the_window_and_the_same_goes_again() -> None:
     clock = Ticks()
-    brake = Brake[str](BrakeRules(10, 600), clock)
+    brake = Brake(BrakeRules(10, 600), clock)
     assert brake.take("a")
     clock.now += 100
     assert brake.wait("b", 5) == 500
@@ -89,7 +89,7 @@ def test_many_nodes_with_one_code_are_called_what_they_probably_are() -> None:
     said = suspicion([("a", "X of c"), ("b", "X of c"), ("c", "X of c"), ("d", "Y")])
     assert "X of c" in said
     assert "bad image or setting" in said
-    conditions = [NodeCondition("Ready", "True"), NodeCondition(**SICK)]
+    conditions = [NodeCondition(type="Ready", status="True"), NodeCondition(**SICK)]
     assert code(conditions, NodeHealthConfig()) == "DCGM_FR_1 of condition DcgmDiagnosticMemory"
 
 
@@ -210,17 +210,17 @@ def cluster(api: ApiDouble, nodes: int, each: int) -> None:
 
 
 def evict(api: ApiDouble) -> None:
-    resource = next(one for one in api.api.served if one.plural == "nodes")
     for raw in objects(api, "nodes"):
-        labels = {**raw["metadata"]["labels"], "autopilot.ibm.com/gpuhealth": "EVICT"}
-        api.store.update(resource, raw, {**raw, "metadata": {**raw["metadata"], "labels": labels}})
+        mark(api, raw["metadata"]["name"], "EVICT")
 
 
 def mark(api: ApiDouble, name: str, value: str) -> None:
-    resource = next(one for one in api.api.served if one.plural == "nodes")
-    node = api.store.get(resource, "", name)
-    labels = {**node["metadata"]["labels"], "autopilot.ibm.com/gpuhealth": value}
-    api.store.update(resource, node, {**node, "metadata": {**node["metadata"], "labels": labels}})
+    labels = {"autopilot.ibm.com/gpuhealth": value}
+    change(api, "nodes", name, {"metadata": {"labels": labels}})
+
+
+def fails(api: ApiDouble, name: str, *conditions: dict[str, str]) -> None:
+    write_status(api, "nodes", "", name, {"conditions": list(conditions)})
 
 
 def moved(api: ApiDouble) -> list[str]:
@@ -257,7 +257,7 @@ async def test_of_10_nodes_that_turn_evict_one_share_moves_and_one_command_relea
 ):
     async with double() as api:
         cluster(api, 10, 4)
-        async with client(api) as ours, leads(None, client=ours) as leading:  # type: ignore[arg-type]
+        async with client(api) as ours, leads(client=ours) as leading:
             evict(api)
             await until(lambda: len(waits(api)) == 36, "36 of 40 wait")
             await until(lambda: len(events(api, "EvacuationHeld")) == 36, "each of them says so")
@@ -278,12 +278,12 @@ async def test_the_next_leader_does_not_begin_with_a_whole_share() -> None:
     async with double() as api:
         cluster(api, 10, 1)
         rules = WrapperRules(forceful_deletion=0)
-        async with client(api) as ours, leads(None, client=ours, rules=rules):  # type: ignore[arg-type]
+        async with client(api) as ours, leads(client=ours, rules=rules):
             evict(api)
             await until(lambda: len(waits(api)) == 9, "nine wait")
             await until(lambda: len(moved(api)) == 1, "one moves")
         gone = moved(api)
-        async with client(api) as ours, leads(None, client=ours, rules=rules) as leading:  # type: ignore[arg-type]
+        async with client(api) as ours, leads(client=ours, rules=rules) as leading:
             await until(lambda: leading.counted("appwrapper_look_seconds_count") >= 10, "all looks")
             changed = gone.pop()
             await ours.delete(f"/apis/workload.codeflare.dev/v1beta2/namespaces/default/appwrappers/{changed}")  # fmt: skip
@@ -306,7 +306,7 @@ async def test_an_evacuation_that_comes_to_nothing_takes_no_share() -> None:
     async with double() as api:
         cluster(api, 2, 1)
         api.fault = fault
-        async with client(api) as ours, leads(None, client=ours) as leading:  # type: ignore[arg-type]
+        async with client(api) as ours, leads(client=ours) as leading:
             mark(api, "node-0", "EVICT")
             await until(lambda: tried > 0, "it is to leave, and cannot be written")
             mark(api, "node-0", "PASS")
@@ -329,21 +329,14 @@ async def test_a_label_that_cannot_be_written_takes_no_share() -> None:
         return core(request)
 
     async with double() as api, client(api) as ours, anyio.create_task_group() as group:
-        resource = next(one for one in api.api.served if one.plural == "nodes")
         for i in range(2):
             api.create("nodes", {"metadata": {"name": f"node-{i}", "labels": {"x": "y"}}})
-
-        def fails(name: str, *conditions: dict[str, str]) -> None:
-            node = api.store.get(resource, "", name)
-            sick = {**node, "status": {"conditions": list(conditions)}}
-            api.store.update(resource, node, sick, status=True)
-
         api.fault = fault
         group.start_soon(Labeler(ours, NodeHealthConfig(), Metrics(), BrakeRules()).run)
-        fails("node-0", SICK)
+        fails(api, "node-0", SICK)
         await until(lambda: tried > 0, "it is to be labeled, and cannot be")
-        fails("node-0")
-        fails("node-1", SICK)
+        fails(api, "node-0")
+        fails(api, "node-1", SICK)
         await until(lambda: objects(api, "nodes")[1]["metadata"]["labels"].get(KEY), "a label")
         assert objects(api, "nodes")[1]["metadata"]["labels"][KEY] == "EVICT"
         group.cancel_scope.cancel()
@@ -380,7 +373,7 @@ async def test_what_has_ended_after_evacuations_takes_no_share_of_the_next_leade
         over = objects(api, "appwrappers")[-1]["status"]
         over = {**over, "phase": "Failed", "migrationCount": 7}
         write_status(api, "appwrappers", "default", "ended", over)
-        async with client(api) as ours, leads(None, client=ours) as leading:  # type: ignore[arg-type]
+        async with client(api) as ours, leads(client=ours) as leading:
             evict(api)
             await until(lambda: len(moved(api)) == 2, "the other one moves")
             assert waits(api) == []
@@ -402,10 +395,8 @@ async def test_a_label_that_stood_before_a_window_takes_no_share_of_the_next_lea
             {"metadata": {"name": "old", "labels": {KEY: "EVICT"}, "managedFields": [by]}},
         )
         api.create("nodes", {"metadata": {"name": "new", "labels": {"x": "y"}}})
-        resource = next(one for one in api.api.served if one.plural == "nodes")
-        for node in objects(api, "nodes"):
-            sick = {**node, "status": {"conditions": [SICK]}}
-            api.store.update(resource, node, sick, status=True)
+        fails(api, "old", SICK)
+        fails(api, "new", SICK)
         group.start_soon(Labeler(ours, NodeHealthConfig(), Metrics(), BrakeRules()).run)
         await until(lambda: objects(api, "nodes")[1]["metadata"]["labels"].get(KEY), "a label")
         assert objects(api, "nodes")[1]["metadata"]["labels"][KEY] == label
@@ -419,11 +410,7 @@ async def test_of_10_nodes_that_fail_with_one_code_one_is_labeled_and_the_others
     async with double() as api:
         for i in range(10):
             api.create("nodes", {"metadata": {"name": f"node-{i}", "labels": {"x": "y"}}})
-            node = objects(api, "nodes")[-1]
-            resource = next(one for one in api.api.served if one.plural == "nodes")
-            api.store.update(
-                resource, node, {**node, "status": {"conditions": [SICK]}}, status=True
-            )
+            fails(api, f"node-{i}", SICK)
 
         def labels(value: str) -> int:
             return sum(one["metadata"]["labels"].get(KEY) == value for one in objects(api, "nodes"))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from doubled import client, condition, double, has, objects, running, write_status
+from doubled import change, client, condition, double, has, objects, running, served, write_status
 from leading import leads
 from player import Player, job, wrapper
 from preflight_appwrapper.api.rules import WrapperRules
@@ -51,18 +51,14 @@ async def test_a_deletion_costs_the_next_leader_the_same_requests_whatever_its_c
     async with double() as api:
         running(api, "w")
         [raw] = objects(api, "appwrappers")
-        pods = next(one for one in api.api.served if one.plural == "pods")
-        api.store.delete(pods, objects(api, "pods")[0], {"gracePeriodSeconds": 0})
+        api.store.delete(served(api, "pods"), objects(api, "pods")[0], {"gracePeriodSeconds": 0})
         began = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         deleting = {**condition("DeletingResources", "True", "DeletionInitiated"), "lastTransitionTime": began}  # fmt: skip
         status = {**raw["status"], "phase": "Suspending"}
         status["conditions"] = [*status["conditions"], deleting]
         write_status(api, "appwrappers", "default", "w", status)
-        spec = {**raw["spec"], "suspend": True}
-        resource = next(one for one in api.api.served if one.plural == "appwrappers")
-        [raw] = objects(api, "appwrappers")
-        api.store.update(resource, raw, {**raw, "spec": spec})
-        async with client(api) as ours, leads(None, client=ours):  # type: ignore[arg-type]
+        change(api, "appwrappers", "w", {"spec": {"suspend": True}})
+        async with client(api) as ours, leads(client=ours):
             await until(lambda: objects(api, "appwrappers")[0]["status"]["phase"] == "Suspended", "it ends")  # fmt: skip
         asked = [one.path for one in api.requests if "/default/" in one.path]
         assert asked.count("/api/v1/namespaces/default/pods") == 2

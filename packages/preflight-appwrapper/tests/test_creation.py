@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from doubled import client, core, double, has, objects, running, write_status
+from doubled import change, client, core, double, has, objects, running, write_status
 from leading import leads
 from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
@@ -183,7 +183,7 @@ async def test_a_fault_of_ours_in_one_wrapper_stops_no_other(
         return reconcile(of, *args)
 
     monkeypatch.setattr("preflight_appwrapper.controller.controller.reconcile", faulty)
-    async with double() as api, client(api) as ours, leads(None, client=ours):  # type: ignore[arg-type]
+    async with double() as api, client(api) as ours, leads(client=ours):
         for name in ("bad", "good"):
             running(api, name)
             write_status(api, "pods", "default", name, {"phase": "Succeeded"})
@@ -243,18 +243,15 @@ async def test_a_pod_with_gpus_by_a_claim_keeps_off_marked_nodes_and_leaves_one_
         about = {"name": "w", "namespace": "default"}
         made = {"suspend": False, "components": [{"template": template}]}
         api.create("appwrappers", {"metadata": about, "spec": made})
-        async with client(api) as ours, leads(None, client=ours):  # type: ignore[arg-type]
+        async with client(api) as ours, leads(client=ours):
             await until(lambda: objects(api, "pods"), "the pod is created")
             (pod,) = objects(api, "pods")
             assert pod["metadata"]["annotations"] == {CLAIMED: "gpu.nvidia.com"}
             assert "nodeAffinity" in pod["spec"]["affinity"]
-            kept = {**pod, "spec": {**pod["spec"], "nodeName": "node-0"}}
-            api.store.update(next(one for one in api.api.served if one.plural == "pods"), pod, kept)
+            change(api, "pods", "p", {"spec": {"nodeName": "node-0"}})
             write_status(api, "pods", "default", "p", {"phase": "Running"})
-            (node,) = objects(api, "nodes")
             labels = {"autopilot.ibm.com/gpuhealth": "EVICT"}
-            marked = {**node, "metadata": {**node["metadata"], "labels": labels}}
-            api.store.update(next(one for one in api.api.served if one.plural == "nodes"), node, marked)  # fmt: skip
+            change(api, "nodes", "node-0", {"metadata": {"labels": labels}})
             await until(
                 lambda: objects(api, "appwrappers")[0]["status"].get("migrationCount") == 1,
                 "it is moved",
@@ -283,7 +280,7 @@ async def test_a_wrapper_says_that_a_kind_of_its_components_may_not_be_read_any_
         def says() -> dict[str, Any]:
             return has(objects(api, "appwrappers")[0], "ComponentsForbidden")
 
-        async with leads(None, client=ours):  # type: ignore[arg-type]
+        async with leads(client=ours):
             await until(lambda: says().get("status") == "True", "the condition")
             assert "batch/v1 Job may not be read" in says()["message"]
             assert "wrappedKinds" in says()["message"]
@@ -324,14 +321,10 @@ async def test_an_event_that_is_refused_is_neither_sent_nor_logged_at_each_look(
 
     async with double() as api, client(api) as ours:
         running(api, "w")
-        resource = next(one for one in api.api.served if one.plural == "appwrappers")
-        known = api.store.get(resource, "default", "w")
         bad = {"workload.codeflare.dev.appwrapper/retryLimit": "x"}
-        api.store.update(
-            resource, known, {**known, "metadata": {**known["metadata"], "annotations": bad}}
-        )
+        change(api, "appwrappers", "w", {"metadata": {"annotations": bad}})
         api.fault = fault
-        async with leads(None, client=ours) as leading:  # type: ignore[arg-type]
+        async with leads(client=ours) as leading:
 
             def failed() -> float:
                 return leading.counted("appwrapper_writes_total", kind="event", result="failed")

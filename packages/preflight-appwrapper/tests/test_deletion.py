@@ -171,7 +171,7 @@ async def test_a_deletion_that_a_webhook_refuses_even_by_force_says_in_whose_wor
         return ApiAnswer(403, {**status, "status": "Failure", "message": words})
 
     rules = WrapperRules(forceful_deletion=0)
-    async with double() as api, client(api) as ours, leads(None, client=ours, rules=rules):  # type: ignore[arg-type]
+    async with double() as api, client(api) as ours, leads(client=ours, rules=rules):
         running(api, "w")
         api.fault = kept
         await ours.delete("/apis/workload.codeflare.dev/v1beta2/namespaces/default/appwrappers/w")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from preflight_appwrapper.config import NodeHealthConfig
-from preflight_appwrapper.core.node_labels import NodeCondition, first_bad
+from preflight_appwrapper.core.node_labels import first_bad
+from preflight_kube.api.node_health import NodeCondition
 from preflight_testing.matrix.scenario import fatal_subjects
 
 FATAL = sorted({condition for condition, _ in fatal_subjects()})
@@ -18,5 +19,5 @@ def test_the_matrix_has_fatal_conditions_of_every_check() -> None:
 
 @pytest.mark.parametrize("condition", FATAL)
 def test_every_fatal_condition_of_the_matrix_makes_a_node_one_to_leave(condition: str) -> None:
-    assert first_bad([NodeCondition(condition, "True")], NodeHealthConfig())
-    assert not first_bad([NodeCondition(condition, "False")], NodeHealthConfig())
+    assert first_bad([NodeCondition(type=condition, status="True")], NodeHealthConfig())
+    assert not first_bad([NodeCondition(type=condition, status="False")], NodeHealthConfig())

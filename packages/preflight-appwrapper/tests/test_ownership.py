@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from doubled import client, condition, double, objects, running, write_status
+from doubled import change, client, condition, double, objects, running, write_status
 from leading import leads
 from player import bare_pod, wrapper
 from preflight_appwrapper.api.names import LABEL
@@ -54,8 +54,7 @@ class Cached:
         pairs = [(uid, name) for name, pods in found.items() for uid in pods]
         assert len(dict(pairs)) == len(pairs), "a pod of two wrappers"
         for uid, name in pairs:
-            others = [one for one in "ab" if self.cache.elsewhere(("ns", one), uid)]
-            assert others == [one for one in "ab" if one != name]
+            assert self.cache._of(self.pods.store[uid]) == ("ns", name)
         return dict(pairs)
 
 
@@ -188,16 +187,11 @@ async def test_a_pod_that_got_another_label_is_neither_counted_nor_deleted_for_t
     async with double() as api:
         running(api, "a")
         running(api, "b")
-        pods = next(one for one in api.api.served if one.plural == "pods")
-        wrappers = next(one for one in api.api.served if one.plural == "appwrappers")
-        [ours] = [one for one in objects(api, "pods") if one["metadata"]["name"] == "b"]
-        labels = {"metadata": {**ours["metadata"], "labels": {LABEL: "a"}}}
         rules = WrapperRules(forceful_deletion=0)
-        async with client(api) as used, leads(None, client=used, rules=rules) as leading:  # type: ignore[arg-type]
+        async with client(api) as used, leads(client=used, rules=rules) as leading:
             await until(lambda: leading.counted("appwrapper_look_seconds_count") >= 2, "it looks")
-            api.store.update(pods, ours, {**ours, **labels})
-            [raw_a] = [one for one in objects(api, "appwrappers") if one["metadata"]["name"] == "a"]
-            api.store.update(wrappers, raw_a, {**raw_a, "spec": {**raw_a["spec"], "suspend": True}})
+            change(api, "pods", "b", {"metadata": {"labels": {LABEL: "a"}}})
+            change(api, "appwrappers", "a", {"spec": {"suspend": True}})
 
             def phase(name: str) -> str:
                 return next(
@@ -237,9 +231,8 @@ async def test_a_component_whose_version_is_served_no_more_is_there_all_the_same
         about = {"name": "t", "namespace": "default", "labels": {LABEL: "w"}}
         thing = api.create("things", {"metadata": {**about, "ownerReferences": [owner]}})
         template = {"apiVersion": "things.example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}  # fmt: skip
-        spec = {"suspend": False, "components": [*wrapper["spec"]["components"], {"template": template}]}  # fmt: skip
-        resource = next(one for one in api.api.served if one.plural == "appwrappers")
-        api.store.update(resource, wrapper, {**wrapper, "spec": spec})
+        components = [*wrapper["spec"]["components"], {"template": template}]
+        change(api, "appwrappers", "w", {"spec": {"components": components}})
         created = condition("ResourcesDeployed", "True", "ComponentCreatedSuccessfully")
         known: dict[str, Any] = {
             "name": "t",
@@ -251,7 +244,7 @@ async def test_a_component_whose_version_is_served_no_more_is_there_all_the_same
         every = [*status["componentStatus"], known]
         write_status(api, "appwrappers", "default", "w", {**status, "componentStatus": every})
         rules = WrapperRules(forceful_deletion=0)
-        async with client(api) as ours, leads(None, client=ours, rules=rules) as leading:  # type: ignore[arg-type]
+        async with client(api) as ours, leads(client=ours, rules=rules) as leading:
             looks = "appwrapper_look_seconds_count"
             await until(lambda: leading.counted(looks) >= 2, "it is looked at, and asked for")
             write_status(api, "pods", "default", "w", {"phase": "Running", "reason": "x"})

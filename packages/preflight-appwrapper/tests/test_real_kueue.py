@@ -109,14 +109,10 @@ async def test_a_reset_keeps_its_admission_and_a_failure_ends_the_workload(
     lab = lab_beside
     async with everything(lab, tmp_path) as kueue:
         await lab.wrap(job(), retryLimit="1", **FAST)
-        first = {one["metadata"]["uid"] for one in await lab.running(2)}
+        first = await lab.running(2)
         await lab.ends(lab.pods()[0], code=1)
 
-        async def anew() -> bool:
-            found = await lab.running(2)
-            return not first & {one["metadata"]["uid"] for one in found}
-
-        await lab.until(anew, "pods after a reset")
+        await lab.anew(first, 2)
         said = (await kueue.workload())["status"]["conditions"]
         assert {one["type"] for one in said} >= {"Admitted"}
         assert "Evicted" not in {one["type"] for one in said}

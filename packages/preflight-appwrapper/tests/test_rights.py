@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from control_plane import control_plane
-from lab import Lab, lab
+from lab import Lab, appwrapper, lab
 from leading import leads
 from player import bare_pod, job, service
 from preflight_appwrapper.api.names import LABEL
@@ -101,15 +101,6 @@ def chart() -> list[Object]:
     return render(PARTS / NAME, values, namespace=HOME)
 
 
-def wrapped(name: str, template: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {
-        "apiVersion": "workload.codeflare.dev/v1beta2",
-        "kind": "AppWrapper",
-        "metadata": {"name": name},
-        "spec": {"suspend": True, "components": [{"template": template or job()}]},
-    }
-
-
 @pytest.fixture(scope="module")
 def confined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     folder = assets()
@@ -127,7 +118,9 @@ def confined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
             server.define(one)
         for namespace in (HOME, LEFT_OUT):
             server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        server.call("POST", EARLIER.rpartition("/")[0], wrapped("earlier"))
+        server.call(
+            "POST", EARLIER.rpartition("/")[0], appwrapper(job(), name="earlier", suspend=True)
+        )
         for item in chart():
             if item["kind"] in PATHS:
                 server.call("POST", PATHS[item["kind"]], item)
@@ -374,12 +367,14 @@ async def test_there_are_no_appwrappers_where_nobody_judges_them(
         for namespace in ("kube-system", HOME, LEFT_OUT):
             there = f"/apis/workload.codeflare.dev/v1beta2/namespaces/{namespace}/appwrappers"
             for client in (alice, one.client):
-                said = await refused(client.create(there, wrapped("w")))
+                said = await refused(
+                    client.create(there, appwrapper(job(), name="w", suspend=True))
+                )
                 assert "Nobody judges AppWrappers of this namespace" in said
                 assert "create it in another namespace" in said
             said = await refused(controller.create(f"/api/v1/namespaces/{namespace}/pods", pod))
             assert "only where AppWrappers of its namespace are judged" in said
-        await alice.create(one.wrappers(), wrapped("w"))
+        await alice.create(one.wrappers(), appwrapper(job(), name="w", suspend=True))
         said = await refused(alice.merge_patch(EARLIER, {"spec": {"suspend": False}}))
         assert "Nobody judges AppWrappers of this namespace" in said
         await alice.merge_patch(EARLIER, {"metadata": {"finalizers": ["example.com/x"]}})
@@ -394,7 +389,7 @@ async def test_a_wrapper_is_not_deleted_without_what_it_has_made(
     target = account(confined, tmp_path, "controller")
     async with lab(confined, tmp_path) as one, Client(target, agent="probe") as controller:
         await enforced(one, controller)
-        await one.client.create(one.wrappers(), wrapped("w"))
+        await one.client.create(one.wrappers(), appwrapper(job(), name="w", suspend=True))
         path = one.wrappers("w")
         await until_refused(
             one,
@@ -411,7 +406,7 @@ async def test_templates_are_what_was_judged_also_where_no_webhook_is_called(
     target = account(confined, tmp_path, "controller")
     async with lab(confined, tmp_path) as one, Client(target, agent="probe") as controller:
         await enforced(one, controller)
-        await one.client.create(one.wrappers(), wrapped("probe", job()))
+        await one.client.create(one.wrappers(), appwrapper(job(), name="probe", suspend=True))
         probe = f"{one.wrappers('probe')}?dryRun=All"
         changed = {"spec": {"components": [{"template": job("other")}]}}
         await until_refused(
@@ -422,7 +417,7 @@ async def test_templates_are_what_was_judged_also_where_no_webhook_is_called(
         large = job()
         large["spec"]["x"] = [{}] * 300_000
         for name, template in (("w", job()), ("large", large)):
-            await one.client.create(one.wrappers(), wrapped(name, template))
+            await one.wrap(template, name=name, suspend=True)
             for other in (job("other"), job(parallelism=9), {**template, "more": 1}):
                 said = await refused(
                     one.client.merge_patch(

@@ -387,18 +387,6 @@ def test_success_is_kept_for_its_time_from_success_however_long_it_ran() -> None
     assert not player.world.objects
 
 
-def test_a_job_between_two_waves_has_not_succeeded() -> None:
-    player = Player(wrapper(job(parallelism=2, completions=10)))
-    started(player)
-    player.world.run("Succeeded")
-    player.object()["status"] = {"succeeded": 2}
-    player.settle()
-    assert player.phase == "Running"
-    player.complete()
-    player.settle()
-    assert player.phase == "Succeeded"
-
-
 def test_a_job_that_is_gone_after_its_end_is_not_missing() -> None:
     player = Player(wrapper(job("a"), job("b")))
     started(player)
@@ -418,16 +406,6 @@ def test_a_job_that_is_gone_after_its_end_is_not_missing() -> None:
     assert player.phase == "Succeeded"
 
 
-def test_a_component_that_somebody_deletes_fails_the_wrapper_after_it_was_asked_for() -> None:
-    player = started(Player(wrapper()))
-    player.world.objects.clear()
-    player.world.collect()
-    player.settle()
-    assert player.phase == "Failed"
-    assert player.world.condition("Unhealthy")["reason"] == "MissingComponent"
-    assert player.count == 0
-
-
 def test_a_name_that_somebody_else_owns_is_fatal_and_their_object_stays() -> None:
     player = Player(wrapper())
     theirs = {
@@ -442,16 +420,6 @@ def test_a_name_that_somebody_else_owns_is_fatal_and_their_object_stays() -> Non
     assert "belongs to nobody" in player.world.condition("Unhealthy")["message"]
     assert player.world.objects == {("batch/v1", "Job", "train"): theirs}
     assert player.world.condition("ResourcesDeployed")["status"] == "False"
-
-
-def test_a_pod_without_a_kubelet_goes_by_force() -> None:
-    player = started(Player(wrapper(annotations={"forcefulDeletionGracePeriodDuration": "3s"})))
-    player.world.held |= {one["metadata"]["uid"] for one in player.world.pods.values()}
-    begun = player.world.now
-    player.suspend(True)
-    player.until("Suspended")
-    assert (player.world.now - begun).total_seconds() < 10
-    assert any(one.startswith("DeletionForced") for one in player.world.events)
 
 
 def test_what_force_cannot_remove_is_named_and_keeps_the_quota() -> None:
