@@ -137,9 +137,7 @@ def settings(text: str) -> tuple[Config, WrapperRules]:
 
 
 def _public(raw: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """A configuration of AppWrapper 1.2 as one of ours: that is below ``appwrapper``, with periods
-    in nanoseconds, beside what says how its controller is deployed.
-    """
+    """AppWrapper 1.2's, below ``appwrapper`` and with periods in nanoseconds, as one of ours."""
     inner = raw.get("appwrapper")
     if not _DEPLOYED & raw.keys() or not isinstance(inner, dict | None):
         return raw
@@ -186,16 +184,15 @@ def _periods(raw: object, problems: list[str]) -> dict[str, float]:
     texts: dict[str, str] = {}
     periods: dict[str, float] = {}
     for field, keys in _PATHS.items():
-        text = at(raw, keys)
-        text = at(defaults, keys) if text is None else text
-        if isinstance(text, str):
-            texts[field] = text
-            try:
-                periods[field] = seconds(text)
-            except ValueError as error:
-                problems.append(f"{'.'.join(keys)}: {error}.")
-    for field, period in periods.items():
-        path, text = ".".join(_PATHS[field]), texts[field]
+        path, text = ".".join(keys), at(raw, keys)
+        text = texts[field] = at(defaults, keys) if text is None else text
+        if not isinstance(text, str):
+            continue
+        try:
+            period = periods[field] = seconds(text)
+        except ValueError as error:
+            problems.append(f"{path}: {error}.")
+            continue
         if field in _GRACES and period < 0:
             problems.append(f"{path}: is {text}; set a period of 0 or more.")
         elif field == "lease" and period < 1:

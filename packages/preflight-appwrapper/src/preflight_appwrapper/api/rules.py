@@ -31,9 +31,7 @@ class ConfigSection(
 
 
 class StatusMatch(ConfigSection, frozen=True, kw_only=True):
-    """A test of an object: a condition of this type is True, or the text at ``path`` (dotted, from
-    the object) is among ``values``.
-    """
+    """A condition of this type is True, or the text at ``path`` (dotted) is among ``values``."""
 
     condition: str = ""
     path: str = ""
@@ -99,9 +97,7 @@ class BrakeRules(msgspec.Struct, frozen=True):
 
 
 class LabelTaint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A node label that says something about a resource of that node, and what it means for pods
-    that ask for it.
-    """
+    """A node label about a resource of that node, and its effect on pods that ask for it."""
 
     key: Annotated[str, Meta(min_length=1, max_length=317)]
     value: Annotated[str, Meta(max_length=63)]

@@ -50,9 +50,7 @@ log = get_logger(__name__)
 
 
 class _Pod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod at its resourceVersion. ``label``: the wrapper that it names. ``component``: the pod as
-    a component, if it is one.
-    """
+    """A pod. ``label``: the wrapper that it names. ``component``: itself as one, if it is one."""
 
     pod: Pod
     version: int
@@ -79,7 +77,7 @@ class WrapperCache:
             client,
             WRAPPERS,
             PartialWrapper,
-            decode=self._decoded,
+            decode=lambda raw: decode.wrapper(raw, self.wrappers.store.get(raw.metadata.uid)),
             on_change=self._wrapper_changed,
             indexes={"name": namespaced_name, "phase": lambda wrapper: (wrapper.status.phase,)},
         )
@@ -90,8 +88,13 @@ class WrapperCache:
             Node,
             on_change=self._node_changed,
             kept=lambda node: node.only(self._marks),
-            indexes={"name": namespaced_name, "sick": self._sick_name},
+            indexes={
+                "name": namespaced_name,
+                "sick": lambda node: namespaced_name(node) if self._sick(node) else (),
+            },
         )
+        self._first: list[Reflector[Any]] = [self.wrappers, self._pods]
+        self._first += [self._nodes] if rules.autopilot.monitor else []
         self._open: dict[Kind, Cache[Any]] = {POD: self._pods}
         self._barred: set[Kind] = set()  # may not be listed, and so cannot be followed
 
@@ -116,26 +119,19 @@ class WrapperCache:
         """Keep all of it current until cancelled."""
         async with anyio.create_task_group() as group:
             self._group = group
-            group.start_soon(self.wrappers.run)
-            group.start_soon(self._pods.run)
-            if self._rules.autopilot.monitor:
-                group.start_soon(self._nodes.run)
+            for cache in self._first:
+                group.start_soon(cache.run)
 
     async def synced(self) -> None:
         """Wait until wrappers, pods and nodes have been read."""
-        await self.wrappers.synced.wait()
-        await self._pods.synced.wait()
-        if self._rules.autopilot.monitor:
-            await self._nodes.synced.wait()
+        for cache in self._first:
+            await cache.synced.wait()
 
     # --- wrappers
 
     def wrapper(self, key: Key) -> AppWrapper | None:
         """The newest that is known; None where it is gone."""
         return self.wrappers.newest("name", "/".join(key))
-
-    def _decoded(self, raw: PartialObject) -> AppWrapper:
-        return decode.wrapper(raw, self.wrappers.store.get(raw.metadata.uid))
 
     def _wrapper_changed(self, change: Change[AppWrapper]) -> None:
         metadata = change.object.metadata
@@ -156,9 +152,8 @@ class WrapperCache:
         uid = wrapper.metadata.uid
         kinds = [kind for kind in _kinds_of(wrapper) if kind in self._open]
         forbidden = tuple(kind for kind in kinds if kind in self._barred)
-        nodes = self._nodes.synced.is_set() or not self._rules.autopilot.monitor
-        readable = (POD, *(kind for kind in kinds if kind not in forbidden))
-        complete = nodes and all(self._open[kind].synced.is_set() for kind in readable)
+        readable = (self._open[kind] for kind in kinds if kind not in forbidden)
+        complete = all(cache.synced.is_set() for cache in (*self._first, *readable))
         components = {(it.kind, it.name): it for it in self._owned(uid)}
         for known in wrapper.status.component_status:
             kind = kind_of(known.api_version, known.kind)
@@ -193,9 +188,7 @@ class WrapperCache:
         return [owned for cache in caches for owned in _components(cache, "owner", uid)]
 
     async def read_pods(self, key: Key) -> bool:
-        """Read the pods with a wrapper's label as they are now; whether any is its own. Raises
-        :class:`KubeError`.
-        """
+        """Read the pods with a wrapper's label; whether any is its own. Raises KubeError."""
 
         def read(raw: PartialObject) -> str:
             self._pods.wrote(raw)
@@ -208,12 +201,8 @@ class WrapperCache:
         for pod in self._pods.by_index("label", "/".join(key)):
             if pod.pod.uid not in there and pod.version <= listed.version:
                 self._lacking[pod.pod.uid] = listed.version
-        return not all(self.elsewhere(key, uid) for uid in listed.objects)
-
-    def elsewhere(self, key: Key, uid: str) -> bool:
-        """Say whether the pod with this uid belongs to another wrapper than ``key``."""
-        pod = self._pods.get(uid)
-        return pod is not None and self._of(pod) != key
+        known = map(self._pods.get, listed.objects)
+        return any(pod is None or self._of(pod) == key for pod in known)
 
     def _of(self, pod: _Pod) -> Key:
         """The wrapper that a pod's owner is, or belongs to; else the one that its label names."""
@@ -227,9 +216,6 @@ class WrapperCache:
     def _sick(self, node: Node | None) -> frozenset[str]:
         rules = self._rules.autopilot
         return sick_resources(node.metadata.labels, rules) if node else frozenset()
-
-    def _sick_name(self, node: Node) -> tuple[str, ...]:
-        return (node.metadata.name,) if self._sick(node) else ()
 
     def _version(self, kind: Kind) -> int:
         return version_of(self._open[kind].version) if kind in self._open else 0

@@ -79,7 +79,7 @@ class Controller:
         self._applier = WrapperApplier(client, kinds, rules, metrics)
         self._events = EventRecorder(client, COMPONENT, counted=metrics.event)
         self._states: dict[Key, LeaderState] = {}
-        self._brake = Brake[Key](rules.brake, client.clock)
+        self._brake = Brake(rules.brake, client.clock)
         self._leaving: dict[Key, tuple[str, str]] = {}  # node and code
 
     async def run(self) -> None:
@@ -142,7 +142,7 @@ class Controller:
                 wrapper,
                 self._cache.view(key, wrapper),
                 state,
-                suffix=_suffix(),
+                suffix="".join(random.choices(_LETTERS, k=5)),  # noqa: S311 - tells names apart
                 now=now,
                 clock=self._clock(),
                 held=self._held(key, now),
@@ -333,7 +333,3 @@ class Controller:
 def _about(wrapper: AppWrapper) -> dict[str, str]:
     metadata = wrapper.metadata
     return {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
-
-
-def _suffix() -> str:
-    return "".join(random.choices(_LETTERS, k=5))  # noqa: S311 - tells names apart, nothing more

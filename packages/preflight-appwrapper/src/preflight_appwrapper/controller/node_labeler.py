@@ -1,6 +1,4 @@
-"""One label of our own on each node, by its conditions, which stand until a check takes them back.
-Of many nodes at once the brake lets a share through.
-"""
+"""One label of our own on each node, by its conditions; the brake lets a share of them through."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ class Labeler:
         )
         self._events = EventRecorder(client, COMPONENT, counted=metrics.event)
         self._queue = Queue("node", clock=client.clock)
-        self._brake = Brake[str](rules, client.clock)
+        self._brake = Brake(rules, client.clock)
 
     async def run(self) -> None:
         """Keep the label of every node right until cancelled."""

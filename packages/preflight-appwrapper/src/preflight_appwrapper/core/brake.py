@@ -7,24 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, TypeVar
 
 from preflight_appwrapper.api.rules import BrakeRules
-
-K = TypeVar("K", bound=Hashable)
 
 _MANY = 3
 """Nodes that fail with one code within a window, from which on that is said."""
 
 
-class Brake(Generic[K]):
+class Brake:
     """Remembers what this process let through lately; ``clock`` is monotonic, in seconds."""
 
     def __init__(self, rules: BrakeRules, clock: Callable[[], float]) -> None:
         self._rules, self._clock = rules, clock
-        self._spent: dict[K, float] = {}  # when
+        self._spent: dict[Hashable, float] = {}  # when
 
-    def wait(self, key: K, total: int) -> float | None:
+    def wait(self, key: Hashable, total: int) -> float | None:
         """None: ``key`` may go now, of ``total``; else the seconds until the next one may."""
         now, window = self._clock(), self._rules.window
         self._spent = {old: at for old, at in self._spent.items() if at + window > now}
@@ -33,14 +30,14 @@ class Brake(Generic[K]):
             return None
         return sorted(self._spent.values())[len(self._spent) - allowed] + window - now
 
-    def take(self, key: K, age: float = 0) -> bool:
+    def take(self, key: Hashable, age: float = 0) -> bool:
         """``key`` goes, or has gone ``age`` seconds ago; False where that counts already."""
         if key in self._spent:
             return False
         self._spent[key] = self._clock() - age
         return True
 
-    def give_back(self, key: K) -> None:
+    def give_back(self, key: Hashable) -> None:
         """It has not gone after all."""
         self._spent.pop(key, None)
 

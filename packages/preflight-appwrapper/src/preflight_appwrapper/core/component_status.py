@@ -52,7 +52,9 @@ def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVe
     raw = map_of(raw)
     group, _, kind = group_kind(raw)
     conditions = _conditions(raw)
-    suspended, resumed = _suspension(raw, conditions)
+    # Job, JobSet, RayJob; then Kubeflow's
+    suspended = _at(raw, "spec.suspend") is True or _at(raw, "spec.runPolicy.suspend") is True
+    resumed = None if suspended else conditions.get("Suspended")
     rule = next((rule for rule in rules if (rule.group, rule.kind) == (group, kind)), None)
     says, message = _says(rule, raw, conditions) if rule else ("nothing", "")
     owns_pods = rule is not None and rule.owns_pods
@@ -60,7 +62,7 @@ def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVe
         says=says,
         message=message,
         suspended=suspended,
-        resumed=resumed,
+        resumed=resumed.last_transition_time if resumed and resumed.status == "False" else None,
         owns_pods=owns_pods,
         in_order=_in_order(group, kind, raw),
         later=_later(raw) if kind == "JobSet" else 0,
@@ -128,9 +130,7 @@ def _in_order(group: str, kind: str, raw: Mapping[str, Any]) -> bool:
 
 
 def _one_domain(raw: object, prefix: str) -> bool:
-    """Say whether its pods have a topology domain to themselves: the first one finds that, and the
-    others are made once it has.
-    """
+    """Say whether its pods have a topology domain to themselves, which the first one finds."""
     return at(raw, ("metadata", "annotations", f"{prefix}/exclusive-topology")) is not None
 
 
@@ -171,16 +171,6 @@ def _succeeded(raw: Mapping[str, Any], kind: str) -> int:
     roles = map_of(_at(raw, "status.replicaStatuses")).values()
     counts = (_at(raw, "status.succeeded"), *(_at(role, "succeeded") for role in roles))
     return sum(whole(count, 0) for count in counts)
-
-
-def _suspension(
-    raw: Mapping[str, Any], conditions: Mapping[str, Condition]
-) -> tuple[bool, datetime | None]:
-    # Job, JobSet, RayJob; then Kubeflow's
-    if _at(raw, "spec.suspend") is True or _at(raw, "spec.runPolicy.suspend") is True:
-        return True, None
-    known = conditions.get("Suspended")
-    return False, known.last_transition_time if known and known.status == "False" else None
 
 
 def _conditions(raw: Mapping[str, Any]) -> dict[str, Condition]:

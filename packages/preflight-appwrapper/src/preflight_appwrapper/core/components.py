@@ -179,9 +179,7 @@ def _merge(holder: dict[str, Any], key: str, added: Mapping[str, str], where: st
 def _asked(
     pod: PodSpec, autopilot: Autopilot, claims: Mapping[ClaimRef, Collection[str]]
 ) -> tuple[set[str], list[str]]:
-    """The resources and device classes, of those that nodes are marked for, that a pod may ask for
-    (an unread claim for any), and those that its claims surely do.
-    """
+    """Marked resources that a pod may ask for (by an unread claim: any); those of its claims."""
     marked = autopilot.taints
     claimed = sorted({key for ref in pod.claims for key in claims.get(ref, ()) if key in marked})
     unread = any(ref not in claims for ref in pod.claims)

@@ -130,9 +130,7 @@ def _unpacked(packed: bytes) -> tuple[Component, ...]:
 
 
 def wrapper(raw: PartialObject, known: AppWrapper | None = None) -> AppWrapper:
-    """Take a wrapper apart, without what nobody asks of one. ``known``: an earlier version of it,
-    whose spec is the same as long as its generation is.
-    """
+    """Take a wrapper apart. ``known``: an earlier one, of the same spec while its generation is."""
     annotations = {
         key: value for key, value in raw.metadata.annotations.items() if key.startswith(PREFIX)
     }

@@ -266,9 +266,7 @@ def _too_few(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
 
 
 def _started(context: PhaseContext, *, in_order: bool) -> tuple[datetime, str]:
-    """Since when pods are missed, and what that was: creation, loss of readiness, the end of a
-    suspension, or what others did that go before them.
-    """
+    """Since when pods are missed, and what that was."""
     status, now = context.status, context.now
     known = [
         context.since(status, c.DEPLOYED),

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 from preflight_kube.api import jsonpatch
-from preflight_kube.api.node_health import code_of, makes_sick
+from preflight_kube.api.node_health import NodeCondition, code_of, makes_sick
 
 from preflight_appwrapper.api.names import COMPONENT
 from preflight_appwrapper.config import NodeHealthConfig
@@ -17,15 +17,6 @@ from preflight_appwrapper.core.decode import LabeledMetadata
 
 HELD: Final = "HELD"
 """The label's value for a node that is to be left, and that the brake has wait."""
-
-
-class NodeCondition(msgspec.Struct, frozen=True):
-    """Of a node; its heartbeats are not changes."""
-
-    type: str
-    status: str = ""
-    reason: str = ""
-    message: str = ""
 
 
 class _Status(msgspec.Struct, frozen=True):

@@ -113,9 +113,7 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def take(
         self, row: str, status: AppWrapperStatus, message: str = "", **more: object
     ) -> WrapperPlan:
-        """A step that takes a row of the table, which gives the phase. ``message``: of an Event
-        whose reason has the phase's name; ``more``: its fields.
-        """
+        """A step that takes a row of the table, to its phase. ``message``: of an Event of that."""
         phase = ROWS[row]
         if message:
             more["say"] = (self.say(phase, message, warning=phase in {"Resetting", "Failed"}),)
@@ -137,9 +135,7 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def deadline(since: datetime, seconds: float) -> datetime:
-    """The moment at which it is acted: the end of the period, one second later where ``since`` is a
-    whole second, which may have been cut. A period of zero is over at once.
-    """
+    """The end of a period; a second later where ``since`` is a whole one, and may have been cut."""
     if seconds <= 0:
         return since
     try:

@@ -1,6 +1,4 @@
-"""What the status of a wrapper's pods says: exit codes, how long preflight's own containers took,
-what a check has found, and which pods must leave their nodes. Pure.
-"""
+"""Exit codes, preflight's time, failed checks and marked nodes, of a wrapper's pods. Pure."""
 
 from __future__ import annotations
 
@@ -42,9 +40,8 @@ def exits(pod: Pod) -> Iterator[Exit]:
 
 
 def terminal(pods: Iterable[Pod], codes: ExitCodes) -> Exit | None:
-    """The first exit that ends the retries; what a kubelet has killed, or lost with its node, did
-    not choose its code.
-    """
+    """The first exit that ends the retries."""
+    # What a kubelet has killed, or lost with its node, did not choose its code.
     own = (pod for pod in pods if not pod.going and pod.status.reason not in _KILLED)
     ends = (ended for pod in own for ended in exits(pod) if ended.reason not in _LOST)
     return next((ended for ended in ends if codes.ends_retries(ended.code)), None)

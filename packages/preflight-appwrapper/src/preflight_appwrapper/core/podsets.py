@@ -134,9 +134,7 @@ def slack(template: object) -> int:
 
 
 def _fewest(workers: Object, *, elastic: bool) -> int:
-    """The fewest pods that KubeRay makes of a group; the API server's default of ``replicas`` is 0,
-    where a pod set has 1.
-    """
+    """The fewest pods that KubeRay makes of a group; without ``replicas`` none, in a pod set 1."""
     least = whole(workers.get("minReplicas"), 0)
     wanted = least if elastic else max(whole(workers.get("replicas"), 0), least)
     most = whole(workers.get("maxReplicas"), wanted)

@@ -17,9 +17,9 @@ from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.plan import WrapperAction, WrapperEvent
 
+_MOST_RECORDED: Final = 512
 _MOST_GONE: Final = 4096
 """Uids that are kept although no mirror shows them any more."""
-_MOST_RECORDED: Final = 512
 Name = tuple[Kind, str]
 """An object in the wrapper's namespace."""
 State = Literal["unknown", "absent", "present", "going"]
@@ -77,9 +77,7 @@ class LeaderState(msgspec.Struct, kw_only=True):
         self.read[name] = object_
 
     def record(self, event: WrapperEvent) -> bool:
-        """Say whether an Event is made for the first time, whatever became of it; the oldest are
-        forgotten.
-        """
+        """Say whether an Event is made for the first time, whatever became of it."""
         new = event.key not in self.recorded
         self.recorded[event.key] = None
         while len(self.recorded) > _MOST_RECORDED:

@@ -1,6 +1,4 @@
-"""Evacuations that the brake has wait, and their release: of a workload by an annotation that is
-good for this one time, of a node by the label that it waits for.
-"""
+"""Evacuations that the brake has wait, and their release by one annotation, or a node's label."""
 
 from __future__ import annotations
 
@@ -94,9 +92,7 @@ async def waiting(client: Client, health: NodeHealthConfig) -> Evacuations:
 
 
 async def release(client: Client, waits: Evacuations, health: NodeHealthConfig) -> None:
-    """Let all of it go now; what has gone, or waits no more, keeps nothing from the rest. Raises
-    :class:`~preflight_kube.errors.KubeError`.
-    """
+    """Let all of it go now, but what has gone or waits no more. Raises KubeError."""
     held = jsonpatch.test(jsonpatch.pointer("metadata", "labels", health.key), HELD)
     for node in waits.nodes:
         operations = patch(node.uid, {health.key: HELD}, health.key, health.value)

@@ -255,9 +255,7 @@ def refusals(
     served: Mapping[Kind, RESTMapping],
     granted: Mapping[Kind, bool],
 ) -> Iterator[str]:
-    """Yield a sentence for each component that may not be created; what is not served is denied
-    without.
-    """
+    """Yield a sentence for each component that may not be created, of those that are served."""
     for i, component in enumerate(wrapper.spec.components):
         kind = podsets.group_kind(component.template)
         if kind in served and not granted.get(kind):
