@@ -162,25 +162,27 @@ class WrapperCache:
                 components.update(((kind, component.name), component) for component in named)
         departed = [self._departed[component] for component in self._departed_of.keys(uid)]
         pods = self.pods_of(key, uid)
-        sick = {pod.node for pod in pods.values()}.intersection(self._nodes.values("sick"))
+        sick = self._nodes.values("sick")
+        on = {pod.node for pod in pods.values()} if sick else set[str]()
         return Mirrored(
             complete=complete,
             forbidden=forbidden,
             things=components,
             departed={(last.kind, last.name): last for last in departed},
             pods=pods,
-            nodes={name: self._sick(self._nodes.newest("name", name)) for name in sick},
+            nodes={it: self._sick(self._nodes.newest("name", it)) for it in on.intersection(sick)},
             version=self._version,
         )
 
     def pods_of(self, key: Key, uid: str) -> dict[str, Pod]:
         """The pods of a wrapper by uid: by their owners, else by their label."""
         owners = {uid, *self._departed_of.keys(uid), *(owned.uid for owned in self._owned(uid))}
-        pods = [pod for owner in owners for pod in self._pods.by_index("owner", owner)]
-        labeled = self._pods.by_index("label", "/".join(key))
-        pods += (it for it in labeled if it.pod.owner not in owners and self._of(it) == key)
+        pods = {it.pod.uid: it for owner in owners for it in self._pods.by_index("owner", owner)}
+        for it in self._pods.by_index("label", "/".join(key)):
+            if it.pod.uid not in pods and self._of(it) == key:
+                pods[it.pod.uid] = it
         lacking, passed = self._lacking, self._version(POD)
-        return {it.pod.uid: it.pod for it in pods if lacking.get(it.pod.uid, 0) <= passed}
+        return {uid: it.pod for uid, it in pods.items() if lacking.get(uid, 0) <= passed}
 
     def _owned(self, uid: str) -> list[ComponentObject]:
         """The components whose controller has this uid."""

@@ -195,7 +195,7 @@ def _succeeded(context: PhaseContext, figures: Figures) -> HealthJudgment | None
 def _evacuation(context: PhaseContext, counting: list[Pod]) -> HealthJudgment | None:
     # A failed pod that somebody has made up for is no reason any more to stop what runs well.
     failed = {pod.uid for pod in counting}
-    pods = (p for p in context.snapshot.pods if p.status.phase != "Failed" or p.uid in failed)
+    pods = [p for p in context.snapshot.pods if p.status.phase != "Failed" or p.uid in failed]
     cause = evacuation_cause(pods, context.snapshot.nodes)
     if cause is None:
         return None

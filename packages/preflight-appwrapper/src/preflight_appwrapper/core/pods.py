@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -115,22 +115,22 @@ class EvacuationCause(msgspec.Struct, frozen=True):
 
 
 def evacuation_cause(
-    pods: Iterable[Pod], nodes: Mapping[str, frozenset[str]]
+    pods: Sequence[Pod], nodes: Mapping[str, frozenset[str]]
 ) -> EvacuationCause | None:
     """The first pod that must leave a resource of its node; else the first with a failed check."""
-    ordered = sorted(pods, key=lambda pod: pod.name)
-    for pod in ordered:
-        if pod.status.phase != "Running" or pod.going or pod.node not in nodes:
+    on = [pod for pod in pods if pod.node in nodes] if nodes else []
+    for pod in sorted(on, key=lambda pod: pod.name):
+        if pod.status.phase != "Running" or pod.going:
             continue
         if resource := next(filter(pod.asks, sorted(nodes[pod.node])), ""):
             what = f"node {pod.node}, whose {resource} is marked NoExecute"
             return EvacuationCause(pod, f"pod {pod.name} runs on {what}")
-    return _failed_check(ordered)
+    return _failed_check(pods)
 
 
 def _failed_check(pods: Iterable[Pod]) -> EvacuationCause | None:
     """By a check with a result of its own: an exit status alone says nothing of the hardware."""
-    for pod, status in _checks(pods):
+    for pod, status in sorted(_checks(pods), key=lambda check: check[0].name):
         check = status.name.removeprefix(names.CONTAINER_PREFIX)
         # One that has passed since, on another try, has not failed.
         ended = status.state.terminated or status.last_state.terminated

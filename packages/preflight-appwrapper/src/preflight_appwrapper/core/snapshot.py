@@ -167,8 +167,7 @@ def observe(
     held: HeldEvacuation | None = None,
 ) -> WrapperSnapshot:
     """``memory`` loses what the mirrors have passed; ``clock`` is ``now``, monotonic."""
-    uids = (uid for uid in sorted(mirrored.pods) if uid not in memory.gone)
-    pods = tuple(mirrored.pods[uid] for uid in uids)
+    pods = tuple(pod for uid, pod in sorted(mirrored.pods.items()) if uid not in memory.gone)
     every = wrapper.status.component_status
     components = [_component(wrapper, i, known, mirrored, memory) for i, known in enumerate(every)]
     named = {(kind_of(known.api_version, known.kind), known.name) for known in every}
