@@ -199,14 +199,14 @@ async def test_the_pause_begins_when_nothing_is_left_however_long_that_takes(lab
     async with leads(lab.target, lab.namespace), anyio.create_task_group() as group:
 
         async def let_go() -> None:
-            """As if something took ten seconds to end."""
+            """As if something took four seconds to end."""
 
             async def going() -> Any:
                 found = await lab.get(lab.path("", "services", "held"))
                 return found and "deletionTimestamp" in found["metadata"]
 
             await lab.until(going, "the deletion of a Service")
-            await anyio.sleep(10)
+            await anyio.sleep(4)
             await lab.client.merge_patch(
                 lab.path("", "services", "held"), {"metadata": {"finalizers": None}}
             )
@@ -216,7 +216,7 @@ async def test_the_pause_begins_when_nothing_is_left_however_long_that_takes(lab
             job("once"),
             retryLimit="1",
             failureGracePeriodDuration="0s",
-            retryPausePeriodDuration="5s",
+            retryPausePeriodDuration="2s",
         )
         await lab.ends((await lab.running(2))[0], code=1)
         group.start_soon(let_go)
@@ -226,8 +226,8 @@ async def test_the_pause_begins_when_nothing_is_left_however_long_that_takes(lab
             return len(jobs) == 2
 
         await lab.until(again, "a second Job")
-        assert resumed_after_deletion(lab, "w", "DeletingResources") >= 15
-        assert resumed_after_deletion(lab, "w") >= 5
+        assert resumed_after_deletion(lab, "w", "DeletingResources") >= 6
+        assert resumed_after_deletion(lab, "w") >= 2
         await lab.client.merge_patch(
             lab.path("", "services", "held"), {"metadata": {"finalizers": None}}
         )

@@ -101,25 +101,3 @@ async def test_what_explain_says_comes_next_is_what_happens_and_not_before(
         done.stderr.decode()
         == f"no AppWrapper none in namespace {lab.namespace}; `-n` names another one.\n"
     )
-
-
-@pytest.mark.parametrize("command", ["run", "serve"])
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "mark.key: No such file or directory; give a readable file."),
-        ("short", "mark.key: has 5 characters, and a key at least 32; let `preflight-app"),
-    ],
-)
-async def test_a_key_that_nobody_could_mark_with_is_bad_input(
-    tmp_path: Path, command: str, content: str | None, said: str
-) -> None:
-    if content:
-        (tmp_path / "mark.key").write_text(content)
-    arguments = [command, "--mark-key", str(tmp_path / "mark.key")]
-    arguments += ["--cert-dir", str(tmp_path)] if command == "serve" else []
-    done = await anyio.run_process(
-        [sys.executable, "-m", "preflight_appwrapper", *arguments], check=False
-    )
-    assert done.returncode == 2
-    assert said in done.stderr.decode()

@@ -5,16 +5,16 @@ status 2.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from player import job, service, wrapper
 from preflight_appwrapper.api.rules import Autopilot, LabelTaint, WrapperRules
+from preflight_appwrapper.cli import main
 from preflight_appwrapper.config import json_schema, settings
 from preflight_kube.files.configfile import ConfigError
+from preflight_testing.documents import CommandEnd, ended
 
 
 def parse(text: str) -> WrapperRules:
@@ -114,9 +114,8 @@ def test_the_schema_is_one_of_2020_12() -> None:
     assert json_schema()["$defs"]["Config"]["additionalProperties"] is False
 
 
-def run(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "preflight_appwrapper", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def run(*args: str) -> CommandEnd:
+    return ended(main, *args)
 
 
 def manifest(folder: Path, raw: object) -> str:
@@ -128,11 +127,11 @@ def manifest(folder: Path, raw: object) -> str:
 def test_explain_shows_what_would_be_created(tmp_path: Path) -> None:
     path = manifest(tmp_path, wrapper(service(), job()))
     found = run("explain", "-f", path, "-o", "json")
-    assert found.returncode == 0, found.stderr
-    said = json.loads(found.stdout)
+    assert found.status == 0, found.err
+    said = json.loads(found.out)
     assert [one["kind"] for one in said["objects"]] == ["Service", "Job"]
     assert said["podSets"] == ["Job train: 2 pods at template.spec.template"]
-    objects = list(yaml.safe_load_all(run("explain", "-f", path, "-o", "yaml").stdout))
+    objects = list(yaml.safe_load_all(run("explain", "-f", path, "-o", "yaml").out))
     assert objects == said["objects"]
 
 
@@ -145,24 +144,24 @@ def test_explain_takes_a_manifest_without_a_namespace_for_one_of_the_namespace_t
     raw["metadata"].pop("namespace")
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(raw))
     done = run("explain", "-f", str(tmp_path / "w.yaml"), "-n", "team-a")
-    assert done.returncode == 2
+    assert done.status == 2
     assert (
-        done.stdout.count(
+        done.out.count(
             "metadata.namespace: is other, and only the wrapper's own, team-a, is possible"
         )
         == 1
     )
-    assert done.stdout.count("problem:") == 1
+    assert done.out.count("problem:") == 1
     done = run("explain", "-f", str(tmp_path / "w.yaml"), "-n", "other")
-    assert done.returncode == 0, done.stdout
+    assert done.status == 0, done.out
 
 
 def test_explain_shows_every_problem_of_a_manifest_and_exits_with_2(tmp_path: Path) -> None:
     path = manifest(tmp_path, wrapper(job(), job(), annotations={"retryLimit": "x"}))
     found = run("explain", "-f", path)
-    assert found.returncode == 2
-    assert "RetryLimit = 3 (malformed" in found.stdout
-    assert "problem: spec.components[1].template: is Job train" in found.stdout
+    assert found.status == 2
+    assert "RetryLimit = 3 (malformed" in found.out
+    assert "problem: spec.components[1].template: is Job train" in found.out
 
 
 @pytest.mark.parametrize(
@@ -180,16 +179,16 @@ def test_a_file_that_is_no_wrapper_is_refused_in_a_sentence(
     path = tmp_path / "x.yaml"
     path.write_text(text)
     found = run("explain", "-f", str(path))
-    assert found.returncode == 2
-    assert said in found.stderr
-    assert "Traceback" not in found.stderr
+    assert found.status == 2
+    assert said in found.err
+    assert "Traceback" not in found.err
 
 
 def test_explain_refuses_what_every_webhook_refuses_in_the_same_words(tmp_path: Path) -> None:
     raw = wrapper(*(service(f"s{i}") for i in range(64)), job())
     found = run("explain", "-f", manifest(tmp_path, raw))
-    assert found.returncode == 2
-    assert found.stderr.removeprefix("preflight-appwrapper: ") == (
+    assert found.status == 2
+    assert found.err.removeprefix("preflight-appwrapper: ") == (
         f"{tmp_path}/aw.yaml: spec.components: has 65 entries, "
         "more than the 64 that a webhook goes through; use fewer.\n"
     )
@@ -201,19 +200,19 @@ def test_a_file_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> No
         ("explain", "-f", str(tmp_path / "no")),
     ):
         found = run(*command)
-        assert (found.returncode, found.stdout) == (2, "")
-        assert "No such file" in found.stderr
+        assert (found.status, found.out) == (2, "")
+        assert "No such file" in found.err
 
 
 def test_validate_config_says_every_problem_with_the_files_name(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("faultTolerance: {successTTL: 0s, failureGracePeriod: 48h}")
     found = run("validate-config", str(path))
-    assert found.returncode == 2
-    assert len(found.stderr.splitlines()) == 2
-    assert all(line.startswith(f"{path}: faultTolerance.") for line in found.stderr.splitlines())
+    assert found.status == 2
+    assert len(found.err.splitlines()) == 2
+    assert all(line.startswith(f"{path}: faultTolerance.") for line in found.err.splitlines())
     path.write_text("")
-    assert run("validate-config", str(path)).stdout == f"{path}: no problem found\n"
+    assert run("validate-config", str(path)).out == f"{path}: no problem found\n"
 
 
 PUBLIC = """
@@ -266,3 +265,22 @@ def test_a_brake_needs_a_window(window: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(f"evacuationBrake: {{window: {window}}}\n")
     assert any(one.startswith("evacuationBrake.window:") for one in caught.value.problems)
+
+
+@pytest.mark.parametrize("command", ["run", "serve"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "mark.key: No such file or directory; give a readable file."),
+        ("short", "mark.key: has 5 characters, and a key at least 32; let `preflight-app"),
+    ],
+)
+def test_a_key_that_nobody_could_mark_with_is_bad_input(
+    tmp_path: Path, command: str, content: str | None, said: str
+) -> None:
+    if content:
+        (tmp_path / "mark.key").write_text(content)
+    files = ["--cert-dir", str(tmp_path)] if command == "serve" else []
+    found = run(command, "--mark-key", str(tmp_path / "mark.key"), *files)
+    assert found.status == 2
+    assert said in found.err

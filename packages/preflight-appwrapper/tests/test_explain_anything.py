@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from preflight_appwrapper.cli import main
 from preflight_testing.documents import ended, mutants
 
@@ -49,9 +49,8 @@ spec:
 """
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
 @settings(max_examples=100)
-@given(manifest=mutants(MANIFEST))
+@given(form=st.sampled_from(["text", "json"]), manifest=mutants(MANIFEST))
 def test_a_manifest_that_is_almost_right_is_explained_or_refused_in_sentences(
     form: str, manifest: str
 ) -> None:
