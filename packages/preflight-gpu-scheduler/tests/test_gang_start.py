@@ -76,6 +76,54 @@ def test_what_the_first_member_is_answered_is_held_for_all_and_each_is_told_one_
     assert [seen.ask(f"g-{n}", ["b"]) for n in range(4)] == ["b"] * 4
 
 
+def test_who_is_asked_about_while_the_gates_of_its_gang_open_waits_for_the_last_one() -> None:
+    seen, answered = Gangs(), list[str]()
+    seen.gang("g", 1, 3)
+
+    async def asked() -> None:
+        await seen.extender.opened(seen.state.pods.store["team/g-0"])
+        answered.append(seen.ask("g-0"))
+
+    async def opens() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(asked)
+            for count in (2, 3):
+                await anyio.wait_all_tasks_blocked()
+                assert not answered
+                seen.gang("g", count, 3)
+
+    anyio.run(opens)
+    assert answered == [seen.ask("g-1")]
+    assert len(seen.held()) == 3
+
+
+def test_a_gate_that_stays_shut_holds_the_scheduler_up_for_a_second_and_only_once() -> None:
+    seen = Gangs()
+    seen.gang("g", 2, 3)
+    behind = pod("g-2", annotations=seen.state.pods.store["team/g-0"].metadata.annotations)
+    answered = list[str]()
+
+    async def asked() -> None:
+        await seen.extender.opened(behind)
+        answered.append(behind.name)
+
+    async def opens() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(asked)
+            await anyio.wait_all_tasks_blocked()
+            assert not answered
+            seen.now += 1.1
+            seen.gang("other", 1, 2)
+        with anyio.fail_after(0.5):
+            await seen.extender.opened(behind)
+            await seen.extender.opened(pod("single"))
+            seen.now += 60
+            await seen.extender.opened(behind)
+
+    anyio.run(opens)
+    assert seen.ask("g-0") == messages.GANG_GATHERS
+
+
 def test_a_gang_that_does_not_fit_whole_holds_nothing() -> None:
     seen = Gangs()
     seen.gang("g", 5, 5)

@@ -61,6 +61,7 @@ class Extender:
         self._runner = runner
         self._placing: set[str] = set()  # uids of pods whose bind is under way
         self._starts = GangStarts(state, config, runner)
+        self.opened = self._starts.opened
         state.listeners.append(self._changed)
 
     def filter(self, args: calls.ExtenderArgs) -> calls.FilterResult:
@@ -232,6 +233,8 @@ class Application:
         if isinstance(args, str):
             log.warning("call unreadable", verb=verb, error=args)
             raise ReviewRefused(400, args)
+        if verb == "filter":
+            await self._extender.opened(args.pod)
         answer: Any = getattr(self._extender, verb)(args)
         answered: Answer = await answer if verb == "bind" else answer
         return answered

@@ -35,7 +35,12 @@ _KEPT_FOR: Final = 0.5
 """Seconds after which it is looked at anew what is kept."""
 _MOST_GROUPS: Final = 64
 """Groups of nodes that are remembered of a gang."""
-_AT_ONCE: Final = 64
+_AT_ONCE: Final = 256
+"""Leases that are created side by side: the client bounds the requests, and each batch waits for
+the slowest of the one before."""
+_OPENING: Final = 1.0
+"""Seconds at most for which the gates of a gang are waited for: an error is the scheduler's first
+back-off, which takes as long."""
 _LOOK: Final = 0.5
 
 
@@ -113,7 +118,7 @@ class _Attempt:
 
 
 class GangStarts:
-    """All in it is of one event loop; nothing but :meth:`arrive` waits."""
+    """All in it is of one event loop; nothing but :meth:`opened` and :meth:`arrive` waits."""
 
     def __init__(self, state: GpuSnapshot, config: Config, runner: Runner) -> None:
         self._state, self._config, self._runner = state, config, runner
@@ -122,6 +127,8 @@ class GangStarts:
         self._of: dict[Key, GangStart] = {}
         self._grown: dict[str, tuple[int, float]] = {}  # free GPUs, and since when there are more
         self._kept: tuple[_Attempt | None, float, Mapping[str, int]] = (None, 0.0, {})
+        self._opening: dict[GangStart, float] = {}  # when the scheduler asked about one first
+        self._grew = anyio.Event()
 
     # --- what changes
 
@@ -139,6 +146,7 @@ class GangStarts:
         if (mine := self._tries.get(start)) is None:
             mine = self._tries[start] = _Attempt(start, self._state.now())
         mine.pods[key] = pod
+        self._grew.set()
         refusal = pod.status.conditions
         waits = pod.uid in mine.placed and pod.uid not in self._barrier.uids(start.start)
         if waits and not mine.locked and refusal and refusal != mine.refused.get(key):
@@ -179,6 +187,27 @@ class GangStarts:
         self._barrier.ring(mine.start.start)
 
     # --- filter
+
+    async def opened(self, pod: Pod) -> None:
+        """Wait until the gates of all with whom ``pod`` starts are seen to be open, as the leader
+        opens one after the other. A start that has been known for longer is not waited for: it
+        lacks a member.
+        """
+        start, now = pod.start, self._state.now()
+        if start is None or not pod.open:
+            return
+        self._opening = {of: at for of, at in self._opening.items() if now - at < _FRESH}
+        since = self._opening.setdefault(start, now)
+        while True:
+            mine = self._tries.get(start)
+            if mine is not None and pod.key in mine.pods and len(mine.pods) >= start.need:
+                return
+            since = min(since, mine.since) if mine is not None else since
+            if (left := since + _OPENING - self._state.now()) <= 0:
+                return
+            self._grew = anyio.Event() if self._grew.is_set() else self._grew
+            with anyio.move_on_after(left):
+                await self._grew.wait()
 
     def filter(self, question: Question, nodes: Sequence[str]) -> FilterResult:
         """The one node that the member is to have; or why there is none yet."""
