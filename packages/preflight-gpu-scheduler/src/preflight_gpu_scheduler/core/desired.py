@@ -23,20 +23,6 @@ def opens(pod: Pod, claim: Claim | None) -> bool:
     return pod.gated and not waits
 
 
-def miscount(pod: Pod, claim: Claim, resource: str) -> str:
-    """Why a pod is never bound that was admitted, and counted, with another number of GPUs than its
-    claim is for; empty where both are one, and where nothing is counted.
-    """
-    count = claim.count
-    asked = pod.counted(resource) if resource else count
-    if asked == count:
-        return ""
-    return (
-        f"it asks for {'no whole number' if asked is None else asked} of {resource}, and GpuClaim "
-        f"{claim.name} is for {count}: it is never bound; delete it and create it again"
-    )
-
-
 def capacity(inventory: Inventory, leased: Collection[int], *, given: bool = True) -> int:
     """GPUs that the scheduler may count on a node: the usable ones, unless none there is ``given``,
     and those that are not given any more but whose pod still runs, as it has counted these."""

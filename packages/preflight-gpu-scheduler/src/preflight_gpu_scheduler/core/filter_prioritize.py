@@ -132,10 +132,6 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         """The keys of the labels that are ``wanted`` and that it does not have."""
         return [key for key, value in wanted.items() if self.labels.get(key) != value]
 
-    def can_use(self, ids: Iterable[int]) -> bool:
-        """Tell whether these are there and well, whoever has them."""
-        return {slot.id for slot in self.slots}.issuperset(ids)
-
 
 def own_ids(leases: Iterable[Lease], pod: Pod) -> Mapping[str, tuple[int, ...]]:
     """Ids by node of the leases with which ``pod``, in this version, may go on."""

@@ -14,7 +14,6 @@ from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core import desired
 from preflight_gpu_scheduler.core.filter_prioritize import NodeView, known, view
 from preflight_gpu_scheduler.core.ledger import FirstSeen, Holder, LeaseState, Ledger, judge
 from preflight_gpu_scheduler.core.protocol import Answer, DeleteLease, ReadLease, ReadPod, Request
@@ -98,11 +97,16 @@ class GpuSnapshot:
         return messages.CLAIM_NOT_VALID if invalid else messages.CLAIM_NOT_FOUND
 
     def miscount(self, pod: Pod) -> str:
-        """Why an unbound pod is never bound, as in :mod:`.desired`; empty where it may."""
-        claim = self.claim_of(pod)
-        if claim is None or pod.bound:
+        """Why an unbound pod is never bound that was admitted, and counted, with another number of
+        GPUs than its claim is for; empty where it may be, and where nothing is counted.
+        """
+        claim, resource = self.claim_of(pod), self._config.count_resource
+        if claim is None or pod.bound or not resource:
             return ""
-        return desired.miscount(pod, claim, self._config.count_resource)
+        if (asked := pod.counted(resource)) == claim.count:
+            return ""
+        number = "no whole number" if asked is None else asked
+        return f"it asks for {number} of {resource}, and GpuClaim {claim.name} is for {claim.count}: it is never bound; delete it and create it again"
 
     def gang_claims(self) -> dict[Key, Claim]:
         """Those that name a gang."""

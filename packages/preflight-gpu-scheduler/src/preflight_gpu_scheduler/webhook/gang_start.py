@@ -456,7 +456,8 @@ class GangStarts:
                 here = len(self._barrier.uids(reserved.plan))
                 begun = committed(self._state.pod(first_key), reserved)
                 # Once it has begun part of a gang would run without it.
-                if not (begun or self._state.view(reserved.node).can_use(reserved.ids)):
+                well = {slot.id for slot in self._state.view(reserved.node).slots}
+                if not (begun or well.issuperset(reserved.ids)):
                     return messages.TOO_SMALL
                 if gangs.may_bind(pod, here, begun):
                     return pod
