@@ -97,7 +97,7 @@ def test_who_is_asked_about_while_the_gates_of_its_gang_open_waits_for_the_last_
     assert len(seen.held()) == 3
 
 
-def test_a_gate_that_stays_shut_holds_the_scheduler_up_for_a_second_and_only_once() -> None:
+def test_a_gate_that_stays_shut_holds_the_scheduler_up_once_and_not_for_long() -> None:
     seen = Gangs()
     seen.gang("g", 2, 3)
     behind = pod("g-2", annotations=seen.state.pods.store["team/g-0"].metadata.annotations)

@@ -38,9 +38,9 @@ _MOST_GROUPS: Final = 64
 _AT_ONCE: Final = 256
 """Leases that are created side by side: the client bounds the requests, and each batch waits for
 the slowest of the one before."""
-_OPENING: Final = 1.0
-"""Seconds at most for which the gates of a gang are waited for: an error is the scheduler's first
-back-off, which takes as long."""
+_NEXT_GATE, _LAST_GATE = 1.0, 5.0
+"""Seconds for which the next gate of a gang, and the last one, are waited for at most: an error
+costs the scheduler's first back-off, of a second."""
 _LOOK: Final = 0.5
 
 
@@ -58,7 +58,7 @@ class _Attempt:
     """The state of the pods that start together."""
 
     def __init__(self, start: GangStart, now: float) -> None:
-        self.start, self.since = start, now
+        self.start, self.since, self.joined = start, now, now  # first, and last, seen of a pod
         self.pods: dict[Key, Pod] = {}  # those that wait, as a mirror has them
         self.asked: dict[str, tuple[float, frozenset[str]]] = {}  # by uid: when, and which nodes
         self.ever: set[str] = set()  # all nodes that the scheduler would have had one on
@@ -145,8 +145,10 @@ class GangStarts:
         self._of[key] = start
         if (mine := self._tries.get(start)) is None:
             mine = self._tries[start] = _Attempt(start, self._state.now())
+        if key not in mine.pods:
+            mine.joined = self._state.now()
+            self._grew.set()
         mine.pods[key] = pod
-        self._grew.set()
         refusal = pod.status.conditions
         waits = pod.uid in mine.placed and pod.uid not in self._barrier.uids(start.start)
         if waits and not mine.locked and refusal and refusal != mine.refused.get(key):
@@ -190,20 +192,21 @@ class GangStarts:
 
     async def opened(self, pod: Pod) -> None:
         """Wait until the gates of all with whom ``pod`` starts are seen to be open, as the leader
-        opens one after the other. A start that has been known for longer is not waited for: it
-        lacks a member.
+        opens one after the other. A start to which none has come for a while is not waited for:
+        it lacks a member.
         """
         start, now = pod.start, self._state.now()
         if start is None or not pod.open:
             return
         self._opening = {of: at for of, at in self._opening.items() if now - at < _FRESH}
-        since = self._opening.setdefault(start, now)
+        asked = self._opening.setdefault(start, now)
         while True:
             mine = self._tries.get(start)
             if mine is not None and pod.key in mine.pods and len(mine.pods) >= start.need:
                 return
-            since = min(since, mine.since) if mine is not None else since
-            if (left := since + _OPENING - self._state.now()) <= 0:
+            last = mine.joined if mine is not None else asked
+            left = min(last + _NEXT_GATE, asked + _LAST_GATE) - self._state.now()
+            if left <= 0:
                 return
             self._grew = anyio.Event() if self._grew.is_set() else self._grew
             with anyio.move_on_after(left):
