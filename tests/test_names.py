@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 # fmt: off
 KUBERNETES = frozenset({
     "ComputeDomain", "ComputeDomainStatus", "Condition", "Container", "ContainerStatus",
-    "Metadata", "Node", "NodeCondition", "NodeStatus", "OwnerReference", "Pod", "PodGang",
+    "Metadata", "Node", "NodeStatus", "OwnerReference", "Pod", "PodGang",
     "PodSpec", "PodStatus", "ResourceClaim", "ResourceRequirements",
 })
 # fmt: on
