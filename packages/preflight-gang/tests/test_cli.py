@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,57 +12,36 @@ from preflight_gang.cli import main
 from preflight_gang.config import OWN
 from preflight_gang.metrics import Metrics
 from preflight_kube.cli.commands import EXIT_CODES
+from preflight_testing.documents import ended
+
+run = partial(ended, main)
 
 
-def said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
-) -> str:
-    monkeypatch.setattr(sys, "argv", ["preflight-gang", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    return capsys.readouterr().err
+def validated(file: Path) -> tuple[int, list[str], list[str]]:
+    end = run("validate-config", str(file))
+    return end.status, end.out.splitlines(), end.err.splitlines()
 
 
 @pytest.mark.parametrize("port", ["many", "-1", "65536", "8080.0"])
-def test_what_is_no_port_is_refused_in_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], port: str
-) -> None:
-    error = said(monkeypatch, capsys, "run", f"--port={port}")
-    assert f'"{port}" is not a port; give a number from 0 to 65535' in error
+def test_what_is_no_port_is_refused_in_a_sentence(port: str) -> None:
+    end = run("run", f"--port={port}")
+    assert end.status == 2
+    assert f'"{port}" is not a port; give a number from 0 to 65535' in end.err
 
 
-def test_a_configuration_that_cannot_be_read_is_named_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_configuration_that_cannot_be_read_is_named_with_what_to_do(tmp_path: Path) -> None:
     absent, binary = tmp_path / "absent.yaml", tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe")
-    assert said(monkeypatch, capsys, "validate-config", str(absent)) == (
-        f"{absent}: No such file or directory; give a readable file.\n"
-    )
-    assert said(monkeypatch, capsys, "validate-config", str(binary)) == (
-        f"{binary}: not UTF-8; give a readable file.\n"
-    )
+    for file, why in ((absent, "No such file or directory"), (binary, "not UTF-8")):
+        assert validated(file) == (2, [], [f"{file}: {why}; give a readable file."])
 
 
-def validated(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: Path
-) -> tuple[object, list[str], list[str]]:
-    monkeypatch.setattr(sys, "argv", ["preflight-gang", "validate-config", str(file)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    printed = capsys.readouterr()
-    return ended.value.code, printed.out.splitlines(), printed.err.splitlines()
-
-
-def test_each_problem_is_told_once_in_words_without_python_in_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_each_problem_is_told_once_in_words_without_python_in_them(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(
         "sources: [{name: a}]\nchecks: dcgm-diag\nchekcs: []\ngpuResourceNames: []\nwrites: 900\n"
     )
-    status, out, err = validated(monkeypatch, capsys, file)
+    status, out, err = validated(file)
     assert (status, out) == (2, [])
     assert err == [
         f"{file}: {problem}"
@@ -86,26 +65,18 @@ def test_each_problem_is_told_once_in_words_without_python_in_them(
         ("replicas: 2\ncrd: {install: false}\nchecks: [mine]", "Helm values of the chart preflight-gang"),
     ],
 )  # fmt: skip
-def test_helm_values_are_taken_and_said_to_be(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    text: str,
-    taken: str,
-) -> None:
+def test_helm_values_are_taken_and_said_to_be(tmp_path: Path, text: str, taken: str) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(text)
-    status, out, err = validated(monkeypatch, capsys, file)
+    status, out, err = validated(file)
     assert (status, err, taken in out[0]) == (0, [], True)
     assert out[0].startswith(f"{file}: no problem found; checks: mine; ")
 
 
-def test_problems_of_helm_values_have_their_whole_path(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_problems_of_helm_values_have_their_whole_path(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text("preflight-gang: {writes: 900}")
-    _, _, err = validated(monkeypatch, capsys, file)
+    _, _, err = validated(file)
     assert err == [f"{file}: preflight-gang.writes: must be at most 256; found the number 900."]
 
 
@@ -116,12 +87,10 @@ def test_every_value_by_which_the_chart_is_deployed_is_known() -> None:
     assert {*own, *common["shared"], *common["each"]} <= OWN
 
 
-def test_no_check_at_all_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_no_check_at_all_is_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("checks: []")
-    status, _, err = validated(monkeypatch, capsys, file)
+    status, _, err = validated(file)
     assert (status, err) == (
         0,
         [
@@ -130,17 +99,13 @@ def test_no_check_at_all_is_a_warning(
     )
 
 
-def test_it_says_its_version_and_what_its_exit_statuses_mean(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_says_its_version_and_what_its_exit_statuses_mean() -> None:
     for option, part in (
         ("--version", f"preflight-gang {version('preflight-gang')}\n"),
         ("--help", EXIT_CODES[:40]),
     ):
-        monkeypatch.setattr(sys, "argv", ["preflight-gang", option])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert (ended.value.code, part in capsys.readouterr().out) == (0, True)
+        end = run(option)
+        assert (end.status, part in end.out) == (0, True)
 
 
 def test_the_metrics_say_which_version_runs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from gangs import pod_json
 from preflight_gang.api.types import Node, Pod, node_with
 from preflight_gang.config import TOPOLOGY_LABELS
@@ -44,49 +45,31 @@ def a_node(**labels: str) -> Node:
     return msgspec.json.decode(msgspec.json.encode(found), type=KEPT)
 
 
-def test_a_pod_is_told_what_it_shows() -> None:
-    assert missing_annotations(
-        a_pod(OF_THE_NODE), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS
-    ) == {
-        names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge",
-        names.TOPOLOGY_ANNOTATION: f'{{"{ZONE}":"eu-1a"}}',
-    }
+KNOWN = {names.INSTANCE_TYPE_ANNOTATION: "another", names.TOPOLOGY_ANNOTATION: "{}"}
+TOPOLOGY = {names.TOPOLOGY_ANNOTATION: f'{{"{ZONE}":"eu-1a"}}'}
+TYPE = {names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge"}
+BARE = msgspec.convert({"metadata": {"name": "node-a"}}, Node)
 
 
-def test_the_gangs_check_is_told_the_topology_alone() -> None:
-    told = missing_annotations(a_pod(OF_THE_GANG), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS)
-    assert told == {names.TOPOLOGY_ANNOTATION: f'{{"{ZONE}":"eu-1a"}}'}
-
-
-def test_a_pod_that_shows_nothing_of_its_node_is_told_nothing() -> None:
-    assert missing_annotations(a_pod(), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
-    assert (
-        missing_annotations(
-            a_pod({**OF_THE_NODE, "name": "mine"}), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS
-        )
-        == {}
-    )
-
-
-def test_a_pod_is_told_once() -> None:
-    known = {names.INSTANCE_TYPE_ANNOTATION: "another", names.TOPOLOGY_ANNOTATION: "{}"}
-    assert (
-        missing_annotations(
-            a_pod(OF_THE_NODE, annotations=known), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS
-        )
-        == {}
-    )
-
-
-def test_a_node_without_labels_has_an_empty_topology_and_no_instance_type() -> None:
-    bare = msgspec.convert({"metadata": {"name": "node-a"}}, Node)
-    assert missing_annotations(a_pod(OF_THE_NODE), bare, INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {
-        names.TOPOLOGY_ANNOTATION: "{}"
-    }
-
-
-def test_nobody_is_told_of_a_node_that_is_not_known() -> None:
-    assert missing_annotations(a_pod(OF_THE_NODE), None, INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
+@pytest.mark.parametrize(
+    ("pod", "node", "annotations"),
+    [
+        pytest.param(a_pod(OF_THE_NODE), a_node(), TYPE | TOPOLOGY, id="what it shows"),
+        pytest.param(a_pod(OF_THE_GANG), a_node(), TOPOLOGY, id="the gang's check: topology alone"),
+        pytest.param(a_pod(), a_node(), {}, id="it shows nothing"),
+        pytest.param(a_pod({**OF_THE_NODE, "name": "mine"}), a_node(), {}, id="not by our volume"),
+        pytest.param(a_pod(OF_THE_NODE, annotations=KNOWN), a_node(), {}, id="once"),
+        pytest.param(
+            a_pod(OF_THE_NODE), BARE, {names.TOPOLOGY_ANNOTATION: "{}"}, id="a node without labels"
+        ),
+        pytest.param(a_pod(OF_THE_NODE), None, {}, id="a node that is not known"),
+    ],
+)
+def test_a_pod_is_told_what_it_shows_of_its_node(
+    pod: Pod, node: Node | None, annotations: dict[str, str]
+) -> None:
+    found = missing_annotations(pod, node, INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS)
+    assert found == annotations
 
 
 def test_of_a_node_only_the_wanted_labels_are_kept() -> None:

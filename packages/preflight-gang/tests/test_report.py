@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -18,6 +17,7 @@ from preflight_kube.api.node_health import NodeHealthStatus
 from preflight_proto.result import Result
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig
 from preflight_testing.apidouble.http import ApiAnswer
+from preflight_testing.documents import ended
 
 SINCE = "2026-11-20T00:00:00Z"
 HEALTH = {
@@ -132,7 +132,7 @@ def test_a_failure_is_shown_though_its_event_is_gone() -> None:
 
 @pytest.mark.component  # asks a double over HTTP
 def test_who_may_not_read_nodehealths_has_the_report_of_events(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     double = ApiDouble()
     refused = ApiAnswer(403, {"kind": "Status", "message": "no", "code": 403})
@@ -141,8 +141,8 @@ def test_who_may_not_read_nodehealths_has_the_report_of_events(
         double.create("namespaces", {"metadata": {"name": "ml"}})
         double.create("events", event("node-a", "failed"))
         monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", double.url)))
-        assert ended(monkeypatch, "--since", "9000d") == 0
-    told = capsys.readouterr()
+        told = ended(main, "report", "--since", "9000d")
+    assert told.status == 0
     assert "Which node is sick is not known; 1 runs held a pod back" in told.out
     assert "Not read: " in told.err
 
@@ -171,30 +171,18 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
 
 @pytest.mark.component  # asks a double over HTTP
 def test_a_cluster_without_nodehealths_is_reported_by_its_events(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     double = ApiDouble(absent=["preflight.nvsentinel.nvidia.com/v1alpha1"])
     with double:
         double.create("namespaces", {"metadata": {"name": "ml"}})
         double.create("events", event("node-a", "failed"))
         monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", double.url)))
-        assert ended(monkeypatch, "--since", "9000d", "-o", "json") == 0
-    assert [one["node"] for one in json.loads(capsys.readouterr().out)["findings"]] == ["node-a"]
+        told = ended(main, "report", "--since", "9000d", "-o", "json")
+    assert [one["node"] for one in json.loads(told.out)["findings"]] == ["node-a"]
 
 
 @pytest.mark.parametrize("time", ["a week", "-7d", "-12h", "nand", "infd"])
-def test_a_time_that_is_none_is_refused_in_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], time: str
-) -> None:
-    assert ended(monkeypatch, f"--since={time}") == 2
-    assert capsys.readouterr().err == (
-        f'--since: "{time}" is not a time; give one such as 7d or 12h30m.\n'
-    )
-
-
-def ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["preflight-gang", "report", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert isinstance(end.value.code, int)
-    return end.value.code
+def test_a_time_that_is_none_is_refused_in_a_sentence(time: str) -> None:
+    sentence = f'--since: "{time}" is not a time; give one such as 7d or 12h30m.\n'
+    assert ended(main, "report", f"--since={time}") == (2, "", sentence)

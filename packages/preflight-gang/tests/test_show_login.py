@@ -14,6 +14,7 @@ import pytest
 from gangs import NS, pod_json
 from preflight_gang.cli import main
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig
+from preflight_testing.documents import CommandEnd, ended
 
 TOKEN = "of-the-plug-in"
 CREDENTIAL = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
@@ -28,13 +29,9 @@ def double() -> Iterator[ApiDouble]:
 
 
 def shown(
-    double: ApiDouble,
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Path,
-    token: str,
-    capsys: pytest.CaptureFixture[str],
-) -> tuple[object, str, str]:
-    """Exit status and outputs of `show`, where the plug-in gives ``token``."""
+    double: ApiDouble, monkeypatch: pytest.MonkeyPatch, folder: Path, token: str
+) -> CommandEnd:
+    """How `show` ends where the plug-in gives ``token``."""
     plugin = folder / "log-in"
     plugin.write_text(
         f"#!{sys.executable}\nprint({json.dumps({**CREDENTIAL, 'status': {'token': token}})!r})\n"
@@ -47,30 +44,21 @@ def shown(
     }
     kubeconfig = write_kubeconfig(folder / "config", double.url, user={"exec": login})
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    monkeypatch.setattr(sys, "argv", ["preflight-gang", "show", "-n", NS])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code, *capsys.readouterr()
+    return ended(main, "show", "-n", NS)
 
 
 def test_a_gang_is_shown_to_who_logs_in_by_a_plug_in(
-    double: ApiDouble,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    double: ApiDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    status, out, err = shown(double, monkeypatch, tmp_path, TOKEN, capsys)
+    status, out, err = shown(double, monkeypatch, tmp_path, TOKEN)
     assert (status, err) == (0, "")
     assert out.startswith(f"gang {NS}/job-1 ")
 
 
 def test_a_token_that_the_api_server_refuses_is_one_sentence_and_no_gang(
-    double: ApiDouble,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    double: ApiDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    status, out, err = shown(double, monkeypatch, tmp_path, "another", capsys)
+    status, out, err = shown(double, monkeypatch, tmp_path, "another")
     assert (status, out) == (1, "")
     assert "401" in err or "Unauthorized" in err
     assert err.count("\n") == 1
