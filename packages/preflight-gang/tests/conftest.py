@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from preflight_gang.api.crd import node_health_crd
-from preflight_gang.controller import controller
+from preflight_gang.controller import controller, node_health
 from preflight_gang.core import waiting
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, Conflict
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["api", "real_api_server"]
 
 sys.path.insert(0, str(Path(__file__).parent))  # what several tests share
-PAUSES = ((waiting, "FIRST"), (waiting, "NEXT"), (retry, "FIRST"), (controller, "OBSTRUCTED"))
+PAUSES = (
+    *((waiting, "FIRST"), (waiting, "NEXT"), (retry, "FIRST")),
+    *((controller, "OBSTRUCTED"), (node_health, "MIN_INTERVAL")),
+)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ class Once:
     ],
 )
 async def test_every_write_that_is_refused_once_is_made_once(
-    said: bytes, cluster: Cluster, leading: Leading
+    said: bytes, cluster: Cluster, leading: Leading, api: ApiFixture
 ) -> None:
     leading.wire.answers = once = Once(said)
     sick = result_line("dcgm-diag", "passed", "OK")
@@ -76,7 +76,8 @@ async def test_every_write_that_is_refused_once_is_made_once(
     await cluster.answered("sealed", *PODS, generation=1)
     await until(lambda: cluster.events, "the Event about the check that ended")
     each_told_once(cluster)
-    await until(lambda: "nodehealths" in str(once.refused), "the node's record is refused, too")
+    if api.kind == "double":  # of the other's node there may be nothing new to write
+        await until(lambda: "nodehealths" in str(once.refused), "the node's record is refused")
     refused = {path.rpartition("/")[2] for _, path in once.refused}
     assert refused >= {*PODS, "configmaps", "events"}
     await settled(cluster, leading)  # and it goes on
