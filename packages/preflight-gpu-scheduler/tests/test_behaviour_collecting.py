@@ -14,7 +14,7 @@ import pytest
 from plane import Plane, plane
 from preflight_testing.apiserver import ASSETS, ApiServer
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.anyio]
 
 
 async def _one_runs_and_one_waits(world: Plane, namespace: str = "") -> None:
@@ -29,17 +29,13 @@ async def _one_runs_and_one_waits(world: Plane, namespace: str = "") -> None:
     await world.pod("second", "one")
 
 
-def test_the_gpu_of_an_evicted_pod_is_a_waiting_pods(real_api_server: ApiServer) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await _one_runs_and_one_waits(world)
-            path = f"/api/v1/namespaces/{world.namespace}/pods/first/eviction"
-            evicted = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "first"}}
-            await world.client.create(path, evicted)
-            await world.bound("second")
-            await world.explained()
-
-    anyio.run(body)
+async def test_the_gpu_of_an_evicted_pod_is_a_waiting_pods(world: Plane) -> None:
+    await _one_runs_and_one_waits(world)
+    path = f"/api/v1/namespaces/{world.namespace}/pods/first/eviction"
+    evicted = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "first"}}
+    await world.client.create(path, evicted)
+    await world.bound("second")
+    await world.explained()
 
 
 @contextmanager
@@ -60,27 +56,19 @@ def managing(world: Plane) -> Iterator[None]:
         process.wait()
 
 
-def test_the_gpu_of_a_pod_whose_namespace_is_deleted_is_a_waiting_pods(
-    real_api_server: ApiServer,
-) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            other = f"{world.namespace}-b"
-            await world.client.create("/api/v1/namespaces", {"metadata": {"name": other}})
-            await _one_runs_and_one_waits(world, other)
-            with managing(world):
-                await world.client.delete(f"/api/v1/namespaces/{other}")
-                await world.bound("second")
-                await world.explained()
+async def test_the_gpu_of_a_pod_whose_namespace_is_deleted_is_a_waiting_pods(world: Plane) -> None:
+    other = f"{world.namespace}-b"
+    await world.client.create("/api/v1/namespaces", {"metadata": {"name": other}})
+    await _one_runs_and_one_waits(world, other)
+    with managing(world):
+        await world.client.delete(f"/api/v1/namespaces/{other}")
+        await world.bound("second")
+        await world.explained()
 
-                async def gone() -> bool:
-                    return (
-                        await world.client.get_or_none(f"/api/v1/namespaces/{other}", dict) is None
-                    )
+        async def gone() -> bool:
+            return await world.client.get_or_none(f"/api/v1/namespaces/{other}", dict) is None
 
-                await world.until("the namespace has gone", gone)
-
-    anyio.run(body)
+        await world.until("the namespace has gone", gone)
 
 
 def test_the_leases_of_a_deleted_node_go_with_its_pods_and_not_before(
@@ -104,30 +92,24 @@ def test_the_leases_of_a_deleted_node_go_with_its_pods_and_not_before(
     anyio.run(body)
 
 
-def test_a_pod_that_goes_away_between_filter_and_bind_leaves_no_lease(
-    real_api_server: ApiServer,
-) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.node("a", 1)
-            await world.claim("one", 1)
-            extender = await world.extender()
-            at_binding, gone = anyio.Event(), anyio.Event()
+async def test_a_pod_that_goes_away_between_filter_and_bind_leaves_no_lease(world: Plane) -> None:
+    await world.node("a", 1)
+    await world.claim("one", 1)
+    extender = await world.extender()
+    at_binding, gone = anyio.Event(), anyio.Event()
 
-            async def hold(verb: str, path: str) -> None:
-                if path.endswith("/first/binding"):
-                    at_binding.set()
-                    await gone.wait()
+    async def hold(verb: str, path: str) -> None:
+        if path.endswith("/first/binding"):
+            at_binding.set()
+            await gone.wait()
 
-            extender.trap = hold
-            world.scheduler(extender.port)
-            await world.controller()
-            await world.pod("first", "one")
-            await at_binding.wait()
-            await world.delete_pod("first")
-            gone.set()
-            await world.pod("second", "one")
-            await world.bound("second")
-            await world.explained()
-
-    anyio.run(body)
+    extender.trap = hold
+    world.scheduler(extender.port)
+    await world.controller()
+    await world.pod("first", "one")
+    await at_binding.wait()
+    await world.delete_pod("first")
+    gone.set()
+    await world.pod("second", "one")
+    await world.bound("second")
+    await world.explained()

@@ -17,7 +17,7 @@ from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_testing.apiserver import ApiServer
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.anyio]
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
@@ -78,31 +78,25 @@ def test_the_scheduler_counts_up_why_no_node_will_do(real_api_server: ApiServer)
     anyio.run(body)
 
 
-def test_the_columns_of_claims_and_nodes_say_who_has_what(real_api_server: ApiServer) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.placed("p", claim="two", count=2, gpus=4)
-            await world.status_of("a", {"usable": 4, "observedTime": "2026-01-01T00:00:00Z"})
-            base = f"/apis/{names.API_VERSION}"
-            claims = f"{base}/namespaces/{world.namespace}/gpuclaims"
+async def test_the_columns_of_claims_and_nodes_say_who_has_what(world: Plane) -> None:
+    await world.placed("p", claim="two", count=2, gpus=4)
+    await world.status_of("a", {"usable": 4, "observedTime": "2026-01-01T00:00:00Z"})
+    base = f"/apis/{names.API_VERSION}"
+    claims = f"{base}/namespaces/{world.namespace}/gpuclaims"
 
-            async def bound() -> dict[str, Any]:
-                found = await anyio.to_thread.run_sync(_table, world.server, claims)
-                return found if found["two"]["Phase"] == "Bound" else {}
+    async def bound() -> dict[str, Any]:
+        found = await anyio.to_thread.run_sync(_table, world.server, claims)
+        return found if found["two"]["Phase"] == "Bound" else {}
 
-            row = (await world.until("the claim is bound", bound))["two"]
-            assert [*row][:5] == ["Name", "Req", "Policy", "Phase", "Allocated"]
-            assert [*row.values()][:5] == ["two", 2, "contiguous", "Bound", "a:0,1"]
-            nodes = await anyio.to_thread.run_sync(_table, world.server, f"{base}/gpunodestatuses")
-            assert [*nodes["a"]] == ["Name", "Node", "Devices", "Usable", "Heartbeat"]
-            assert [*nodes["a"].values()][:4] == ["a", "a", 4, 4]
-            kinds = await world.raw(base)
-            short = {
-                one["kind"]: one["shortNames"] for one in kinds["resources"] if "shortNames" in one
-            }
-            assert short == {"GpuClaim": ["gclaim"], "GpuNodeStatus": ["gns"]}
-
-    anyio.run(body)
+    row = (await world.until("the claim is bound", bound))["two"]
+    assert [*row][:5] == ["Name", "Req", "Policy", "Phase", "Allocated"]
+    assert [*row.values()][:5] == ["two", 2, "contiguous", "Bound", "a:0,1"]
+    nodes = await anyio.to_thread.run_sync(_table, world.server, f"{base}/gpunodestatuses")
+    assert [*nodes["a"]] == ["Name", "Node", "Devices", "Usable", "Heartbeat"]
+    assert [*nodes["a"].values()][:4] == ["a", "a", 4, 4]
+    kinds = await world.raw(base)
+    short = {one["kind"]: one["shortNames"] for one in kinds["resources"] if "shortNames" in one}
+    assert short == {"GpuClaim": ["gclaim"], "GpuNodeStatus": ["gns"]}
 
 
 def _table(server: ApiServer, path: str) -> dict[str, dict[str, Any]]:
