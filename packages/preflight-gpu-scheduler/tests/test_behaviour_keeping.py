@@ -20,7 +20,7 @@ from preflight_gpu_scheduler.metrics import WriteMetrics
 from preflight_testing.apiserver import ApiServer
 from prometheus_client import CollectorRegistry
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.anyio]
 
 
 @pytest.mark.parametrize("how", ["deleted", "Succeeded", "Failed"])
@@ -39,39 +39,31 @@ def test_the_gpu_of_a_pod_that_ends_is_a_waiting_pods(real_api_server: ApiServer
     anyio.run(body)
 
 
-def test_the_lease_of_a_pod_that_came_again_under_its_name_is_the_new_ones(
-    real_api_server: ApiServer,
+async def test_the_lease_of_a_pod_that_came_again_under_its_name_is_the_new_ones(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            first = await world.placed("p", claim="one", count=1, gpus=1)
-            await world.delete_pod("p")
-            await world.pod("p", "one")
-            second = await world.bound("p")
-            assert first.metadata.uid != second.metadata.uid
-            await world.explained()
-
-    anyio.run(body)
+    first = await world.placed("p", claim="one", count=1, gpus=1)
+    await world.delete_pod("p")
+    await world.pod("p", "one")
+    second = await world.bound("p")
+    assert first.metadata.uid != second.metadata.uid
+    await world.explained()
 
 
-def test_a_pod_waits_behind_its_gate_for_the_claim_and_says_so(real_api_server: ApiServer) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.node("a", 2)
-            await world.services()
-            await world.pod("p", "late", counted=2)
+async def test_a_pod_waits_behind_its_gate_for_the_claim_and_says_so(world: Plane) -> None:
+    await world.node("a", 2)
+    await world.services()
+    await world.pod("p", "late", counted=2)
 
-            async def said() -> bool:
-                events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-                return any(one["reason"] == "GpuClaimMissing" for one in events["items"])
+    async def said() -> bool:
+        events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
+        return any(one["reason"] == "GpuClaimMissing" for one in events["items"])
 
-            await world.until("an Event names the claim", said)
-            await world.claim("late", 2)
-            pod = await world.bound("p")
-            assert pod.allocated is not None
-            assert pod.allocated.ids == (0, 1)
-
-    anyio.run(body)
+    await world.until("an Event names the claim", said)
+    await world.claim("late", 2)
+    pod = await world.bound("p")
+    assert pod.allocated is not None
+    assert pod.allocated.ids == (0, 1)
 
 
 def test_a_pod_keeps_its_gpus_when_its_claim_is_deleted_and_the_next_one_waits_for_another(
@@ -96,49 +88,41 @@ def test_a_pod_keeps_its_gpus_when_its_claim_is_deleted_and_the_next_one_waits_f
     anyio.run(body)
 
 
-def test_a_claims_status_says_who_has_what(real_api_server: ApiServer) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.placed("p", claim="two", count=2, gpus=4)
-            path = f"/apis/{names.API_VERSION}/namespaces/{world.namespace}/gpuclaims/two"
+async def test_a_claims_status_says_who_has_what(world: Plane) -> None:
+    await world.placed("p", claim="two", count=2, gpus=4)
+    path = f"/apis/{names.API_VERSION}/namespaces/{world.namespace}/gpuclaims/two"
 
-            async def told() -> bool:
-                status = (await world.raw(path)).get("status", {})
-                return bool(status.get("phase") == "Bound" and status.get("allocated") == "a:0,1")
+    async def told() -> bool:
+        status = (await world.raw(path)).get("status", {})
+        return bool(status.get("phase") == "Bound" and status.get("allocated") == "a:0,1")
 
-            await world.until("the claim says Bound", told)
-            await world.delete_pod("p")
+    await world.until("the claim says Bound", told)
+    await world.delete_pod("p")
 
-            async def blank() -> bool:
-                status = (await world.raw(path)).get("status", {})
-                return bool(status.get("phase") == "Pending" and "allocated" not in status)
+    async def blank() -> bool:
+        status = (await world.raw(path)).get("status", {})
+        return bool(status.get("phase") == "Pending" and "allocated" not in status)
 
-            await world.until("the claim says Pending", blank)
-
-    anyio.run(body)
+    await world.until("the claim says Pending", blank)
 
 
-def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(
-    real_api_server: ApiServer,
+async def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.placed("p", claim="one", count=1, gpus=2)
-            sick = [{"id": 0, "health": "Unhealthy"}, {"id": 1, "health": "Unhealthy"}]
-            await world.status_of("a", {"total": 2, "devices": sick})
+    await world.placed("p", claim="one", count=1, gpus=2)
+    sick = [{"id": 0, "health": "Unhealthy"}, {"id": 1, "health": "Unhealthy"}]
+    await world.status_of("a", {"total": 2, "devices": sick})
 
-            def counts(number: str) -> object:
-                async def fact() -> bool:
-                    node = await world.raw("/api/v1/nodes/a")
-                    return bool(node["status"]["capacity"][names.COUNT_RESOURCE] == number)
+    def counts(number: str) -> object:
+        async def fact() -> bool:
+            node = await world.raw("/api/v1/nodes/a")
+            return bool(node["status"]["capacity"][names.COUNT_RESOURCE] == number)
 
-                return fact
+        return fact
 
-            await world.until("one is counted", counts("1"))  # type: ignore[arg-type]
-            await world.delete_pod("p")
-            await world.until("none is counted", counts("0"))  # type: ignore[arg-type]
-
-    anyio.run(body)
+    await world.until("one is counted", counts("1"))  # type: ignore[arg-type]
+    await world.delete_pod("p")
+    await world.until("none is counted", counts("0"))  # type: ignore[arg-type]
 
 
 def test_the_gpus_of_a_node_without_capacity_are_counted_when_its_kubelet_has_written_some(
@@ -193,36 +177,30 @@ def test_a_gpu_that_turns_well_is_not_kept_from_a_pod_by_an_older_one_that_canno
     anyio.run(body)
 
 
-def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_got(
-    real_api_server: ApiServer,
+async def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_got(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.placed("p", claim="one", count=1, gpus=2)
-            sick = [{"id": 0, "health": "Unhealthy", "reason": "XID 79"}, {"id": 1}]
-            await world.status_of("a", {"total": 2, "devices": sick})
+    await world.placed("p", claim="one", count=1, gpus=2)
+    sick = [{"id": 0, "health": "Unhealthy", "reason": "XID 79"}, {"id": 1}]
+    await world.status_of("a", {"total": 2, "devices": sick})
 
-            async def said(reason: str, what: str) -> bool:
-                events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-                return any(
-                    one["reason"] == reason and what in one["message"] for one in events["items"]
-                )
+    async def said(reason: str, what: str) -> bool:
+        events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
+        return any(one["reason"] == reason and what in one["message"] for one in events["items"])
 
-            await world.until(
-                "the sick GPU is told",
-                partial(said, "GpuUnhealthy", "GPU 0 of a is unhealthy: XID 79"),
-            )
-            assert (await world.read_pod("p")).bound
-            await world.client.merge_patch("/api/v1/nodes/a", {"spec": {"unschedulable": True}})
-            await world.pod("q", "one")
-            binding = {"metadata": {"name": "q"}, "target": {"kind": "Node", "name": "a"}}
-            path = f"/api/v1/namespaces/{world.namespace}/pods/q/binding"
-            await world.client.create(path, {"apiVersion": "v1", "kind": "Binding", **binding})
-            await world.until(
-                "the foreign Binding is told", partial(said, "GpusNotAllocated", "sees no GPU")
-            )
-
-    anyio.run(body)
+    await world.until(
+        "the sick GPU is told",
+        partial(said, "GpuUnhealthy", "GPU 0 of a is unhealthy: XID 79"),
+    )
+    assert (await world.read_pod("p")).bound
+    await world.client.merge_patch("/api/v1/nodes/a", {"spec": {"unschedulable": True}})
+    await world.pod("q", "one")
+    binding = {"metadata": {"name": "q"}, "target": {"kind": "Node", "name": "a"}}
+    path = f"/api/v1/namespaces/{world.namespace}/pods/q/binding"
+    await world.client.create(path, {"apiVersion": "v1", "kind": "Binding", **binding})
+    await world.until(
+        "the foreign Binding is told", partial(said, "GpusNotAllocated", "sees no GPU")
+    )
 
 
 async def _said(world: Plane, namespace: str, reason: str) -> str:
@@ -230,29 +208,23 @@ async def _said(world: Plane, namespace: str, reason: str) -> str:
     return next((one["message"] for one in events["items"] if one["reason"] == reason), "")
 
 
-def test_a_node_is_told_who_else_hands_out_its_gpus_and_that_a_condition_names_none_of_them(
-    real_api_server: ApiServer,
+async def test_a_node_is_told_who_else_hands_out_its_gpus_and_that_a_condition_names_none_of_them(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.node("a", 4, islands=2)
-            await world.controller()
-            bad = {"type": "Bad", "status": "True", "message": "GPU_UUID:GPU-nobody is lost"}
-            ready = {"type": "Ready", "status": "True"}
-            await world.client.merge_patch(
-                "/api/v1/nodes/a/status", {"status": {"conditions": [ready, bad]}}
-            )
-            told = await world.until(
-                "the node is told", partial(_said, world, "default", "UnknownGpu")
-            )
-            assert told == "node condition Bad names GPU-nobody, which is no GPU of this node"
-            await world.status_of("a", {"total": 4, "conflicts": ["device-plugin"]})
-            told = await world.until(
-                "the node is told", partial(_said, world, "default", "DevicePluginConflict")
-            )
-            assert told.startswith("a device plugin hands out the GPUs of this node, too")
-
-    anyio.run(body)
+    await world.node("a", 4, islands=2)
+    await world.controller()
+    bad = {"type": "Bad", "status": "True", "message": "GPU_UUID:GPU-nobody is lost"}
+    ready = {"type": "Ready", "status": "True"}
+    await world.client.merge_patch(
+        "/api/v1/nodes/a/status", {"status": {"conditions": [ready, bad]}}
+    )
+    told = await world.until("the node is told", partial(_said, world, "default", "UnknownGpu"))
+    assert told == "node condition Bad names GPU-nobody, which is no GPU of this node"
+    await world.status_of("a", {"total": 4, "conflicts": ["device-plugin"]})
+    told = await world.until(
+        "the node is told", partial(_said, world, "default", "DevicePluginConflict")
+    )
+    assert told.startswith("a device plugin hands out the GPUs of this node, too")
 
 
 def test_the_status_of_a_node_that_is_gone_goes_with_it(real_api_server: ApiServer) -> None:
@@ -304,100 +276,86 @@ def test_of_two_gangs_that_do_not_fit_together_one_runs_and_the_other_holds_noth
     repeats.run(body)
 
 
-def test_a_gang_with_a_member_that_the_scheduler_cannot_place_binds_nobody_and_holds_nothing(
-    real_api_server: ApiServer,
+async def test_a_gang_with_a_member_that_the_scheduler_cannot_place_binds_nobody_and_holds_nothing(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.node("a", 4, cpu="2")
-            await world.services()
-            await world.claim("g", 1, gang="g")
-            await world.pod("g-0", "g", gang_size="2")
-            await world.pod("g-1", "g", gang_size="2", cpu="16")
-            told = partial(_said, world, world.namespace, "FailedScheduling")
-            await world.until("the scheduler has looked at them", told)
-            await world.claim("one", 4)
-            await world.pod("single", "one")
-            await world.bound("single")  # it has all GPUs: the gang holds none
-            assert set(world.watcher.given.values()) == {"single"}
-            assert await _leases(world, 4)
-
-    anyio.run(body)
+    await world.node("a", 4, cpu="2")
+    await world.services()
+    await world.claim("g", 1, gang="g")
+    await world.pod("g-0", "g", gang_size="2")
+    await world.pod("g-1", "g", gang_size="2", cpu="16")
+    told = partial(_said, world, world.namespace, "FailedScheduling")
+    await world.until("the scheduler has looked at them", told)
+    await world.claim("one", 4)
+    await world.pod("single", "one")
+    await world.bound("single")  # it has all GPUs: the gang holds none
+    assert set(world.watcher.given.values()) == {"single"}
+    assert await _leases(world, 4)
 
 
-def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_together(
-    real_api_server: ApiServer,
+async def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_together(
+    world: Plane,
 ) -> None:
     """The stock scheduler filters all of them before it binds one; the size is the PodGroup's, as
     no pod says it.
     """
 
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            for node in ("a", "b"):
-                await world.node(node, 2)
-            await world.services(gates="GenericWorkload=true,GangScheduling=true")
-            path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{world.namespace}/podgroups"
-            group = {
-                "apiVersion": "scheduling.k8s.io/v1alpha2",
-                "kind": "PodGroup",
-                "metadata": {"name": "job"},
-            }
-            await world.client.create(
-                path, {**group, "spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}}
-            )
-            await world.claim("one", 1, gang="job")
-            for n in range(3):
-                await world.pod(f"job-{n}", "one", native="job")
+    for node in ("a", "b"):
+        await world.node(node, 2)
+    await world.services(gates="GenericWorkload=true,GangScheduling=true")
+    path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{world.namespace}/podgroups"
+    group = {
+        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "kind": "PodGroup",
+        "metadata": {"name": "job"},
+    }
+    await world.client.create(
+        path, {**group, "spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}}
+    )
+    await world.claim("one", 1, gang="job")
+    for n in range(3):
+        await world.pod(f"job-{n}", "one", native="job")
 
-            async def waits() -> bool:
-                events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-                return any(one["reason"] == "GangWaiting" for one in events["items"])
+    async def waits() -> bool:
+        events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
+        return any(one["reason"] == "GangWaiting" for one in events["items"])
 
-            await world.until("an Event says that one is missing", waits)
-            assert world.watcher.given == {}
-            assert await _leases(world, 0)
-            await world.pod("job-3", "one", native="job")
-            await world.until("all of them run", lambda: len(world.watcher.given) == 4)
-            told = await world.until(
-                "a member is told", partial(_said, world, world.namespace, "GangReserved")
-            )
-            assert told.startswith("gang job is reserved whole, 4 members; GPUs ")
-            await world.explained()
-
-    anyio.run(body)
+    await world.until("an Event says that one is missing", waits)
+    assert world.watcher.given == {}
+    assert await _leases(world, 0)
+    await world.pod("job-3", "one", native="job")
+    await world.until("all of them run", lambda: len(world.watcher.given) == 4)
+    told = await world.until(
+        "a member is told", partial(_said, world, world.namespace, "GangReserved")
+    )
+    assert told.startswith("gang job is reserved whole, 4 members; GPUs ")
+    await world.explained()
 
 
-def test_a_pod_that_holds_gpus_and_is_not_bound_is_told_which_and_for_how_long(
-    real_api_server: ApiServer,
+async def test_a_pod_that_holds_gpus_and_is_not_bound_is_told_which_and_for_how_long(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.node("a", 2)
-            await world.claim("two", 2)
-            await world.controller()
-            await world.pod("p", "two")
-            pod = await world.read_pod("p")
-            executor = Executor(
-                world.client,
-                world.config,
-                GpuCache(world.client, world.config),
-                WriteMetrics(CollectorRegistry()),
-            )
-            for gpu in range(2):
-                need = CreateLease(pod=pod, node="a", gpu=gpu)
-                stored = await executor.run(only(need), 30.0)
-                assert isinstance(stored, Stored)
-            said = await world.until(
-                "it is told", partial(_said, world, world.namespace, "GpusReserved")
-            )
-            assert said == "it holds GPUs 0 of a, 1 of a for 60 s, and is not bound to its node yet"
-            show = world.command("show", name="show")
-            assert await anyio.to_thread.run_sync(show.wait) == 0
-            shown = world.log("show")
-            assert re.search(rf"1:reserved for {world.namespace}/p for \d+ s\b", shown), shown
-
-    anyio.run(body)
+    await world.node("a", 2)
+    await world.claim("two", 2)
+    await world.controller()
+    await world.pod("p", "two")
+    pod = await world.read_pod("p")
+    executor = Executor(
+        world.client,
+        world.config,
+        GpuCache(world.client, world.config),
+        WriteMetrics(CollectorRegistry()),
+    )
+    for gpu in range(2):
+        need = CreateLease(pod=pod, node="a", gpu=gpu)
+        stored = await executor.run(only(need), 30.0)
+        assert isinstance(stored, Stored)
+    said = await world.until("it is told", partial(_said, world, world.namespace, "GpusReserved"))
+    assert said == "it holds GPUs 0 of a, 1 of a for 60 s, and is not bound to its node yet"
+    show = world.command("show", name="show")
+    assert await anyio.to_thread.run_sync(show.wait) == 0
+    shown = world.log("show")
+    assert re.search(rf"1:reserved for {world.namespace}/p for \d+ s\b", shown), shown
 
 
 async def _leases(world: Plane, number: int) -> bool:

@@ -13,7 +13,7 @@ from preflight_gpu_scheduler.api import names
 from preflight_testing.apiserver import ApiServer
 from test_behaviour_collecting import managing
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.anyio]
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 
 
@@ -47,58 +47,48 @@ def test_a_lease_that_somebody_deletes_gives_nobody_the_gpu_and_is_made_again(
     anyio.run(body)
 
 
-def test_without_the_namespace_of_the_locks_nothing_is_bound_and_with_it_all_is_as_before(
-    real_api_server: ApiServer,
+async def test_without_the_namespace_of_the_locks_nothing_is_bound_and_with_it_all_is_as_before(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.placed("first", claim="one", count=1, gpus=8)
-            path = f"/api/v1/namespaces/{world.config.lock_namespace}"
-            with managing(world):
-                await world.client.delete(path)
-                await world.until("no lease is left", partial(_locked, world, 0))
+    await world.placed("first", claim="one", count=1, gpus=8)
+    path = f"/api/v1/namespaces/{world.config.lock_namespace}"
+    with managing(world):
+        await world.client.delete(path)
+        await world.until("no lease is left", partial(_locked, world, 0))
 
-                async def gone() -> bool:
-                    return await world.client.get_or_none(path, dict) is None
+        async def gone() -> bool:
+            return await world.client.get_or_none(path, dict) is None
 
-                await world.until("the namespace has gone", gone)
-                await world.pod("second", "one")
-                told = await world.until("it is told", partial(_said, world, "GpusNotLocked"))
-                assert told.startswith("the Lease of a GPU that it has of a is lost")
+        await world.until("the namespace has gone", gone)
+        await world.pod("second", "one")
+        told = await world.until("it is told", partial(_said, world, "GpusNotLocked"))
+        assert told.startswith("the Lease of a GPU that it has of a is lost")
 
-                async def waits() -> bool:
-                    return "is lost; it is made again first" in await _said(
-                        world, "FailedScheduling"
-                    )
+        async def waits() -> bool:
+            return "is lost; it is made again first" in await _said(world, "FailedScheduling")
 
-                await world.until("the other pod is told why it waits", waits)
-                assert not (await world.read_pod("second")).bound
-                await world.client.create(
-                    "/api/v1/namespaces", {"metadata": {"name": world.config.lock_namespace}}
-                )
-                await world.bound("second")
-                await world.explained()
-
-    anyio.run(body)
+        await world.until("the other pod is told why it waits", waits)
+        assert not (await world.read_pod("second")).bound
+        await world.client.create(
+            "/api/v1/namespaces", {"metadata": {"name": world.config.lock_namespace}}
+        )
+        await world.bound("second")
+        await world.explained()
 
 
-def test_a_pod_that_was_counted_before_its_claim_was_there_is_told_to_come_again(
-    real_api_server: ApiServer,
+async def test_a_pod_that_was_counted_before_its_claim_was_there_is_told_to_come_again(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.node("a", 8)
-            await world.services()
-            await world.pod("early", "two")
-            await world.claim("two", 2)
-            told = await world.until("it is told", partial(_said, world, "GpuCountDiffers"))
-            assert told == (
-                "it asks for 0 of gpu.scheduling/gpu, and GpuClaim two is for 2: it is never "
-                "bound; delete it and create it again"
-            )
-            assert (await world.read_pod("early")).gated
-            await world.delete_pod("early")
-            await world.pod("early", "two")
-            await world.bound("early")
-
-    anyio.run(body)
+    await world.node("a", 8)
+    await world.services()
+    await world.pod("early", "two")
+    await world.claim("two", 2)
+    told = await world.until("it is told", partial(_said, world, "GpuCountDiffers"))
+    assert told == (
+        "it asks for 0 of gpu.scheduling/gpu, and GpuClaim two is for 2: it is never "
+        "bound; delete it and create it again"
+    )
+    assert (await world.read_pod("early")).gated
+    await world.delete_pod("early")
+    await world.pod("early", "two")
+    await world.bound("early")
