@@ -55,7 +55,7 @@ _REQUEST: Final = (
     ("request.userInfo", "characters", USER),
 )
 _MOST_PROBLEMS: Final = 8
-_OTHERS: Final = bytes(set(range(256)) - set(b'{}[],"'))
+_OTHERS: Final = bytes(set(range(256)) - set(b'{}[]"'))
 _TEXT: Final = re.compile(rb'"[^"]*"')
 _NAMES: Final = (b'"name', b'"generateName', b'"namespace', b'"kind', b'"apiVersion')
 """How keys begin of what has at most :data:`NAME` characters."""
@@ -91,11 +91,11 @@ def of_request(request: AdmissionRequest) -> str:
 
 def of_object(raw: bytes | bytearray | msgspec.Raw) -> str:
     """The same of an object by itself (JSON). What is not JSON is its reader's to refuse."""
-    text = bytes(raw)
-    if _passed.get(text):
+    if isinstance(raw, msgspec.Raw) and _passed.get(raw):
         return ""
+    text = bytes(raw)
     if _small(text):
-        _passed.keep(text, True)
+        _passed.keep(msgspec.Raw(text), True)
         return ""
     if (count := text.count(b"{") + text.count(b"[")) > VALUES:
         return _sentence(_OBJECT, count, "objects and lists", VALUES)
@@ -142,18 +142,14 @@ def _small(text: bytes) -> bool:
             return False
         # A quote that ends nothing.
         text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")
-    marks = text.translate(None, _OTHERS)  # a tenth of it, so that the rest counts little
-    commas = marks.count(b",")
+    commas = text.count(b",")
     if commas >= CONTAINERS or (commas >= LISTS["components"] and b"components" in text):
         return False
-    return _short_names(text) and _shallow(marks)
+    return _short_names(text) and _shallow(text.translate(None, _OTHERS))
 
 
-def _shallow(marks: bytes) -> bool:
-    """Whether what ``marks`` (brackets, commas and quotes) are of is within the levels."""
-    if marks.count(b"{") + marks.count(b"[") < NESTING:
-        return True
-    brackets = marks.translate(None, b",")
+def _shallow(brackets: bytes) -> bool:
+    """Whether what these ``brackets`` and quotes are of is within the levels."""
     if 2 * brackets.count(b'""') < brackets.count(b'"'):  # some are in texts, and open nothing
         brackets = _TEXT.sub(b"", brackets)
     brackets = brackets.translate(None, b'"')

@@ -17,6 +17,7 @@ from preflight_kube.api.jsonpatch import Operation
 from preflight_kube.text import one_line
 
 T = TypeVar("T")
+Text = bytes | msgspec.Raw
 API_VERSION: Final = "admission.k8s.io/v1"
 MOST_TEXT: Final = 1024
 """Characters of a message or a warning; what of it is a tenant's must not fill
@@ -46,15 +47,18 @@ class Alike(Generic[T]):
     """Bytes of a text that is kept, so that all of them stay within 2 MiB."""
 
     def __init__(self) -> None:
-        self._last: dict[int, tuple[bytes, T]] = {}
+        self._last: dict[int, tuple[Text, T]] = {}
 
-    def get(self, text: bytes) -> T | None:
+    def get(self, text: Text) -> T | None:
         """The value of ``text``; None where none is kept."""
         last = self._last.get(len(text))
         return last[1] if last is not None and last[0] == text else None
 
-    def keep(self, text: bytes, value: T) -> None:
-        """Keep the ``value`` of ``text``, in the place of another of its length or the oldest."""
+    def keep(self, text: Text, value: T) -> None:
+        """Keep the ``value`` of ``text``, in the place of another of its length or the oldest.
+
+        ``text`` must be a copy of its own, else it keeps the whole review that it is a part of.
+        """
         if len(text) > self.LONGEST:
             return
         if len(text) not in self._last and len(self._last) >= self.LENGTHS:

@@ -10,7 +10,7 @@ Operation = dict[str, Any]
 
 def pointer(*keys: str | int) -> str:
     """The pointer to what is below ``keys``; ``-`` is the place behind the last item of a list."""
-    return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
+    return "".join(["/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys])
 
 
 def keys(pointer: str) -> list[str]:
