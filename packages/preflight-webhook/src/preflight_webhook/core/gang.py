@@ -311,8 +311,8 @@ def _controller_of(pod: Pod) -> OwnerReference | None:
 
 def _role(pod: Pod) -> str:
     """The role of a pod of a Kubeflow job that no size counts, else nothing."""
-    roles = {_labels(pod).get(key, "").lower() for key in _ROLES}
-    return next(iter(roles & keys.NOT_COUNTED), "")
+    roles = [role.lower() for key in _ROLES if (role := _labels(pod).get(key))]
+    return next((role for role in roles if role in keys.NOT_COUNTED), "") if roles else ""
 
 
 def _labels(pod: Pod) -> Mapping[str, str]:

@@ -5,13 +5,12 @@ round a check: the pod is denied where the check holds pods back, else the check
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from preflight_kube.api.quantities import UNIT
 from preflight_proto.names import CHECKS_ANNOTATION, container_name
 
 from preflight_webhook.api.review import shown
-from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.extra_volumes import host_paths
 from preflight_webhook.core.decision import Skip
@@ -30,49 +29,6 @@ def not_applicable(skipped: Sequence[Skip]) -> bool:
     return all(skip.reason in _SKIPS for skip in skipped)
 
 
-class _Case(NamedTuple):
-    """A check, and what it must know of a pod: its ``devices``, whether it is in a ``gang``, and
-    why it does not start together with the others of it (``ordered``).
-    """
-
-    check: CheckConfig
-    config: Config
-    devices: PodDevices
-    gang: bool
-    ordered: str
-
-    def only(self, kind: str) -> bool:
-        """Whether nothing of the pod can be tested, as what it gets is of this ``kind``."""
-        kinds = self.devices.of_gpus
-        return kinds.isdisjoint({"gpu", *self.check.supports}) and min(kinds) == kind
-
-
-_SKIPS: Final = {
-    "mig": AllowRow(
-        lambda case: case.only("mig"),
-        "the pod gets slices of GPUs (MIG), which this check cannot test",
-    ),
-    "shared": AllowRow(
-        lambda case: case.only("shared"),
-        "the pod's GPUs are shared with other pods, whose work this check would measure and disturb",
-    ),
-    "no-gang": AllowRow(
-        lambda case: case.check.gang_wide and not case.gang,
-        "the pod belongs to no gang that is known here; a fabric test needs one",
-    ),
-    "start-order": AllowRow(
-        lambda case: case.check.gang_wide and case.ordered,
-        "the gang's members would wait for each other: {1}",
-    ),
-    "no-network": AllowRow(
-        lambda case: case.check.nccl and case.check.gang_wide and not case.devices.network,
-        "the pod requests no network device (networkDetection), and skipNcclWithoutNetwork is set",
-        unless=lambda case: not case.config.skip_nccl_without_network,
-    ),
-}
-"""By the reason that is counted: of which checks of a pod there is nothing to test."""
-
-
 def select(
     config: Config, asked: str | None, devices: PodDevices, *, gang: bool, ordered: str
 ) -> tuple[list[CheckConfig], list[Skip]]:
@@ -87,13 +43,38 @@ def select(
     if asked is not None and config.pod_selection.enabled:
         wanted, skipped = _asked(config.checks, asked)
     for check in wanted:
-        case = _Case(check, config, devices, gang, ordered)
-        whys = ((reason, refusal([row], case)) for reason, row in _SKIPS.items())
-        if skip := next((Skip(check.name, *why) for why in whys if why[1]), None):
-            skipped.append(skip)
+        if reason := _untestable(check, config, devices, gang=gang, ordered=ordered):
+            skipped.append(Skip(check.name, reason, _SKIPS[reason].format(ordered)))
         else:
             chosen.append(check)
     return chosen, skipped
+
+
+_SKIPS: Final = {
+    "mig": "the pod gets slices of GPUs (MIG), which this check cannot test",
+    "shared": "the pod's GPUs are shared with other pods, whose work this check would measure and disturb",
+    "no-gang": "the pod belongs to no gang that is known here; a fabric test needs one",
+    "start-order": "the gang's members would wait for each other: {}",
+    "no-network": "the pod requests no network device (networkDetection), and skipNcclWithoutNetwork is set",
+}
+"""Why there is nothing of a pod that a check could test, by the reason that is counted."""
+
+
+def _untestable(
+    check: CheckConfig, config: Config, devices: PodDevices, *, gang: bool, ordered: str
+) -> str:
+    """Which of :data:`_SKIPS` holds first; empty for none."""
+    kinds = devices.of_gpus
+    if "gpu" not in kinds and kinds.isdisjoint(check.supports):
+        return min(kinds)
+    if not check.gang_wide:
+        return ""
+    if not gang:
+        return "no-gang"
+    if ordered:
+        return "start-order"
+    needless = check.nccl and not devices.network and config.skip_nccl_without_network
+    return "no-network" if needless else ""
 
 
 def _asked(checks: Sequence[CheckConfig], asked: str) -> tuple[list[CheckConfig], list[Skip]]:

@@ -23,7 +23,7 @@ from preflight_webhook.api.types import Metadata, Pod, PodSpec
 from preflight_webhook.config.config import Config
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import Decision
-from preflight_webhook.core.detect.devices import DeviceClaim, Ref, given_by, read_claim
+from preflight_webhook.core.detect.devices import DeviceClaim, Ref, gives_gpus, read_claim
 from preflight_webhook.core.detect.resources import kind, matches
 from preflight_webhook.core.gang import identify
 from preflight_webhook.core.inject.injection import SECURITY
@@ -219,7 +219,7 @@ def without_gpus(pod: Object, known: Mapping[Ref, DeviceClaim | None], config: C
         entry.get("name")
         for entry in entries
         for ref in references({"spec": {"resourceClaims": [entry]}})
-        if given_by(known.get(ref), config).gpu
+        if gives_gpus(known.get(ref), config)
     }
 
     def rest(claims: object) -> list[Object]:

@@ -90,35 +90,41 @@ def _user(reserved: Any) -> str:
     return str(first.get("name") or "another") if first else ""
 
 
-def given_by(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
-    """What the configured device classes make of ``claim``; None is one that does not exist.
-    Administrative access gives a pod no device of its own.
+def gives_gpus(claim: DeviceClaim | None, config: Config) -> bool:
+    """Whether ``claim`` is for GPUs; None is one that does not exist.
 
     A request that may be met by GPUs or by something else is for GPUs: the scheduler decides, and
     it may decide for them.
     """
     classes = config.gpu_detection.device_classes
+    if claim is None or not classes:  # without classes no claim is for GPUs
+        return bool(classes) and config.unresolved_claims != "allow"
+    return any(is_for_gpus(r.classes, classes, admin=r.admin) for r in claim.requests)
+
+
+def given_by(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
+    """What the configured device classes make of ``claim``; None is one that does not exist.
+    Administrative access gives a pod no device of its own.
+    """
     if claim is None:
-        known = bool(classes)  # else no claim is for GPUs
-        gpu = known and config.unresolved_claims != "allow"
-        return ClaimDevices(gpu=gpu, network=False, gpus=None)
-    own = [request for request in claim.requests if not request.admin]
-    gpus = [
-        request
-        for request in claim.requests
-        if is_for_gpus(request.classes, classes, admin=request.admin)
-    ]
-    network = any(_all_like(request, config.network_detection.device_classes) for request in own)
-    mirrored = any(_all_like(request, config.mirror_claims) for request in own)
-    counts = [request.amount if _all_like(request, classes) else None for request in gpus]
-    known_counts = [count for count in counts if count is not None]
-    total = sum(known_counts) if len(known_counts) == len(counts) else None
-    return ClaimDevices(bool(gpus), network, total, mirrored)
+        return ClaimDevices(gpu=gives_gpus(claim, config), network=False, gpus=None)
+    classes, nics = config.gpu_detection.device_classes, config.network_detection.device_classes
+    gpu = network = mirrored = False
+    total: int | None = 0
+    for names, amount, admin in claim.requests:
+        if admin:
+            continue
+        network = network or _all_like(names, nics)
+        mirrored = mirrored or _all_like(names, config.mirror_claims)
+        if is_for_gpus(names, classes, admin=admin):
+            known = amount is not None and total is not None and _all_like(names, classes)
+            gpu, total = True, (total or 0) + (amount or 0) if known else None
+    return ClaimDevices(gpu, network, total, mirrored)
 
 
-def _all_like(request: DeviceRequest, globs: tuple[str, ...]) -> bool:
+def _all_like(names: tuple[str, ...], globs: tuple[str, ...]) -> bool:
     """Tell whether, whichever alternative the scheduler takes, it is of these classes."""
-    return bool(request.classes) and all(matches(name, globs) for name in request.classes)
+    return bool(names) and all(matches(name, globs) for name in names)
 
 
 class CountedDevices(NamedTuple):
