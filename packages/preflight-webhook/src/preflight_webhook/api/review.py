@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -49,13 +50,25 @@ def _reader(shape: Any, part: str = "") -> Callable[[Encoded], Any]:
 
 decode_pod: Callable[[Encoded], Pod] = _reader(Pod)
 """The fields we read of a pod."""
-_pods: Final = Alike[Pod]()
-"""Read of the last reviews; not to be changed."""
+
+
+@dataclass(slots=True)
+class ReadPod:
+    """A pod as it was read, not to be changed. ``last``: what was made of it in
+    :mod:`..core.admit`, behind all else that this follows from, the configuration first.
+    """
+
+    pod: Pod
+    last: tuple[tuple[Any, ...], Any] = ((None,), None)
+
+
+_pods: Final = Alike[ReadPod]()
+"""Read of the last reviews."""
 decode_whole: Callable[[Encoded], dict[str, Any]] = _reader(dict[str, Any])
 """A pod with everything in it."""
 
 
-def pod_of(request: AdmissionRequest) -> Pod:
+def pod_of(request: AdmissionRequest) -> ReadPod:
     """The fields we read of the pod that a review is about. Raises :class:`BadReview`."""
     about = request.kind
     if about.kind != "Pod" or about.group:
@@ -63,11 +76,11 @@ def pod_of(request: AdmissionRequest) -> Pod:
         raise BadReview(
             f"the review is about a {kind}, this webhook is for pods; correct the rules of its MutatingWebhookConfiguration"
         )
-    raw = bytes(request.object)
-    if (pod := _pods.get(raw)) is None:
-        pod = decode_pod(raw)
-        _pods.keep(raw, pod)
-    return pod
+    if (read := _pods.get(request.object)) is None:
+        raw = request.object.copy()
+        read = ReadPod(decode_pod(raw))
+        _pods.keep(raw, read)
+    return read
 
 
 decode_resources: Callable[[bytes], ResourceRequirements | None] = _reader(

@@ -25,6 +25,7 @@ from preflight_proto.stamp import Stamp
 
 from preflight_webhook.api.review import (
     Encoded,
+    ReadPod,
     decode_pod,
     decode_resources,
     decode_whole,
@@ -33,7 +34,7 @@ from preflight_webhook.api.review import (
 from preflight_webhook.api.types import Container, Pod, ResourceRequirements, Volume
 from preflight_webhook.config.config import Config
 from preflight_webhook.core import limits
-from preflight_webhook.core.cache import remembered
+from preflight_webhook.core.cache import SizedCache
 from preflight_webhook.core.decision import UNKNOWN, Decision, Skip
 from preflight_webhook.core.detect.devices import (
     DeviceClaim,
@@ -42,7 +43,7 @@ from preflight_webhook.core.detect.devices import (
     Ref,
     detects,
     devices_of,
-    given_by,
+    gives_gpus,
     ref,
     will_test,
 )
@@ -62,13 +63,12 @@ from preflight_webhook.core.inject import patch
 from preflight_webhook.core.inject.inheritance import (
     ContainerSettings,
     EmptyVolume,
-    inherit,
     inheriting,
-    locks_memory,
 )
 from preflight_webhook.core.inject.injection import (
     Injection,
-    WorkloadTraits,
+    PodResources,
+    Workload,
     inject,
     place,
 )
@@ -118,6 +118,7 @@ _SHOWN: Final = (
     "the pod only shows a static pod that a kubelet runs by itself, without these checks."
 )
 _CLAIMS_FIRST: Final = "the pod's resource claims must be known first."
+_decisions: Final[SizedCache[tuple[DecisionKey, Config], Decision]] = SizedCache(2 * 1024 * 1024)
 Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, DeviceClaim | None] | None]
 
 
@@ -129,7 +130,7 @@ def decide(
     *,
     confined: bool = False,
     recall: Recall | None = None,
-    read: Pod | None = None,
+    read: ReadPod | None = None,
 ) -> Decision:
     """The decision about the pod whose JSON is ``raw`` (``read``: what was read of it already),
     created in ``namespace``; not to be changed, as alike pods share it.
@@ -139,17 +140,20 @@ def decide(
     ``needs-claims``, with their names. ``confined``: the namespace's Pod Security level allows no
     hostPath volumes. Pure. Raises :class:`BadReview` when it is not a pod.
     """
-    pod, looked_up = read or decode_pod(raw), detects(config)
-    ours, mounts_ours = reserved.traces(pod)
-    if pod.metadata.annotations and _MIRROR in pod.metadata.annotations:
-        return Decision("denied", _NO_CHECK_IN_A_MIRROR) if ours else Decision("mirror", _SHOWN)
-    problem = limits.of_pod(pod, claims=looked_up)
-    if not problem and (ours or mounts_ours):
-        problem = reserved.misuse(pod, config)
-    if problem:
-        return Decision("denied", problem)
-    if claims is None and looked_up:
-        refs = [wanted for entry in pod.spec.resource_claims or () if (wanted := ref(entry))]
+    read = read or ReadPod(decode_pod(raw))
+    pod, looked_up = read.pod, detects(config)
+    (about, facts), ours = read.last, False
+    if about[0] is not config:
+        ours, mounts_ours = reserved.traces(pod)
+        if pod.metadata.annotations and _MIRROR in pod.metadata.annotations:
+            return Decision("denied", _NO_CHECK_IN_A_MIRROR) if ours else Decision("mirror", _SHOWN)
+        problem = limits.of_pod(pod, claims=looked_up)
+        if not problem and (ours or mounts_ours):
+            problem = reserved.misuse(pod, config)
+        if problem:
+            return Decision("denied", problem)
+    if claims is None and looked_up and pod.spec.resource_claims:
+        refs = [wanted for entry in pod.spec.resource_claims if (wanted := ref(entry))]
         needs = tuple(dict.fromkeys(refs))
         claims = recall(needs) if needs and recall is not None else None
         if needs and claims is None:
@@ -157,12 +161,28 @@ def decide(
     known: Mapping[Ref, DeviceClaim | None] = claims or {}
     if ours:
         return _rebuilt(raw, namespace, config, known, confined)
-    return _decided(_facts(pod, namespace, config, known, confined), config)
+    if about != (now := (config, namespace, confined, known)):
+        facts = _facts(pod, namespace, config, known, confined)
+        read.last = now, facts
+    if (kept := _decisions.get(key := (facts, config))) is not None:
+        return kept
+    decision = _judge(facts, config)
+    return _decisions.put(key, decision, len(raw) + _weight(facts, decision))
 
 
-@remembered(2 * 1024 * 1024)
-def _decided(facts: DecisionKey, config: Config) -> Decision:
-    return _judge(facts, config)[0]
+def _weight(facts: DecisionKey, decision: Decision) -> int:
+    """About how many bytes both take, but for those that come from the pod's text as they are."""
+    rest = (
+        facts.claims,
+        decision.message,
+        decision.skipped,
+        decision.gpus,
+        decision.stamp,
+        decision.warnings,
+        decision.unseen,
+        decision.claims,
+    )
+    return 2048 + len(decision.encoded) + len(msgspec.json.encode(rest))
 
 
 def _rebuilt(
@@ -178,16 +198,12 @@ def _rebuilt(
     now = decode_whole(raw)
     wanted = reserved.cleaned(now)
     facts = _facts(decode_pod(msgspec.json.encode(wanted)), namespace, config, claims, confined)
-    decision, injection = _judge(facts, config)
+    decision = _judge(facts, config)
     if decision.denied:
         return decision
-    if injection is not None:
-        there = {c.get("name"): c for c in now["spec"].get("initContainers") or ()}
-        for placed in (injection.containers, injection.last):
-            placed[:] = [reserved.accepted(c, there.get(c["name"]) or {}) for c in placed]
-        wanted = patch.applied(wanted, patch.fresh(injection, facts.there))
+    wanted = reserved.accepted(patch.applied(wanted, decision.patch), now)
     patched = patch.rebuilt(now, wanted)
-    result = "unchanged" if injection is not None and not patched else decision.result
+    result = "unchanged" if decision.encoded and not patched else decision.result
     warnings = [*decision.warnings, *_replaced(now, wanted)]
     return replace(decision, result=result, encoded=patch.encoded(patched), warnings=warnings)
 
@@ -237,19 +253,17 @@ def _empty(volumes: Sequence[Volume]) -> tuple[EmptyVolume, ...]:
     """The emptyDirs; of too many volumes the pod is denied anyway."""
     if len(volumes) > limits.ENTRIES:
         return ()
-    return tuple(
-        EmptyVolume(volume.name, of.medium == "Memory")
-        for volume in volumes
-        if (of := volume.empty_dir) is not None and len(volume.name) <= limits.NAME
-    )
+    empty = [(volume.name, of) for volume in volumes if (of := volume.empty_dir) is not None]
+    short = [(name, of.medium == "Memory") for name, of in empty if len(name) <= limits.NAME]
+    return tuple([EmptyVolume(*volume) for volume in short])
 
 
 def _settings(container: Container) -> ContainerSettings:
-    raw = container.env, container.env_from, container.volume_mounts, container.security_context
-    return ContainerSettings(*map(bytes, raw))
+    mounts, security = bytes(container.volume_mounts), bytes(container.security_context)
+    return ContainerSettings(bytes(container.env), bytes(container.env_from), mounts, security)
 
 
-def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | None]:
+def _judge(facts: DecisionKey, config: Config) -> Decision:
     if facts.windows:
         return _unchecked(facts, config, Decision("windows", "Windows pods are not checked."))
     try:
@@ -258,10 +272,10 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
         raise
     except ValueError as error:
         why = str(error) if isinstance(error, PodRefused) else f"spec: {error}."
-        return Decision("denied", why), None
+        return Decision("denied", why)
 
 
-def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | None]:
+def _checked(facts: DecisionKey, config: Config) -> Decision:
     """The decision about a pod that may get checks. Raises :class:`ValueError`."""
     if facts.asked is not None and config.pod_selection.enabled:
         _refuse(limits.of_asked(CHECKS_ANNOTATION, facts.asked))
@@ -300,24 +314,22 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
     _refuse(forbidden(checks, config) if facts.confined else None)
     _refuse(limits.of_inherited(facts.settings, facts.volumes))
     member = stamp(facts.namespace, facts.gang, takes_part=any(check.gang_wide for check in checks))
-    inherited = inherit(facts.settings, gets if facts.settings else (), number, facts.empty, config)
-    workload = WorkloadTraits(
-        devices=devices,
-        containers=len(everyone),
-        own={demand.resource: demand for demand in _asked(facts.own)[0]},
-        gang_config_map=member.config_map if member is not None and member.takes_part else None,
-        inherited=inherited,
-        ipc_lock=locks_memory(facts.settings),
-        pull_secrets=frozenset(facts.pull_secrets),
+    workload = Workload(
+        facts.settings,
+        gets if facts.settings else (),
+        number,
+        facts.empty,
         reports=config.platform_connector.enabled and not facts.confined,
         named_devices=facts.claimed
         and not devices.gpu_claims
         and {*devices.gpus} <= {config.device_variables.resource_name},
         profiled=facts.profiled,
     )
-    injection = inject(config, checks, workload, first, last)
-    passed_on = [settings for check in checks if (settings := inherited.get(check.name))]
-    warnings = [warning for settings in passed_on for warning in settings.warnings]
+    own = {demand.resource: demand for demand in _asked(facts.own)[0]}
+    room = PodResources(devices, first, last, len(everyone), own)
+    gang_config_map = member.config_map if member is not None and member.takes_part else None
+    injection = inject(config, checks, workload, room, facts.pull_secrets, gang_config_map)
+    warnings = [*injection.warnings]
     if facts.confined and config.platform_connector.enabled:
         warnings.append(
             "the namespace's Pod Security level forbids the connector's socket: checks run and report nothing"
@@ -329,7 +341,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
         skipped,
         gpus,
         warnings=warnings,
-        unseen=[variables for settings in passed_on for variables in settings.unseen],
+        unseen=[*injection.unseen],
     )
     return _finished(facts, config, decision, injection, member)
 
@@ -406,7 +418,7 @@ def _ordinary(raw: bytes) -> tuple[tuple[Demand, ...], tuple[str, ...]]:
 
 def _unchecked(
     facts: DecisionKey, config: Config, decision: Decision, *, marked: bool = False
-) -> tuple[Decision, Injection | None]:
+) -> Decision:
     """A pod without checks. A gang's member is stamped all the same: the controller counts on every
     one; and what was known of its claims is written down, as they may have changed when it is
     scheduled. ``marked``: its GPUs have not escaped, none of the checks can test them; the
@@ -414,7 +426,7 @@ def _unchecked(
     added = Injection(labels={CHECKED_LABEL: NO_CHECK_APPLIES} if marked else {})
     if (member := stamp(facts.namespace, facts.gang, takes_part=False)) is None:
         if not facts.claims and not marked:
-            return decision, None
+            return decision
         return _finished(facts, config, decision, added, None)
     message = f"{decision.message[:-1]}; it is stamped as a member of the gang {member.id}."
     return _finished(
@@ -429,7 +441,7 @@ def _known_claims(facts: DecisionKey, config: Config) -> dict[str, SeenClaim]:
             kind=which.kind if which is not None else "",
             name=which.name if which is not None else "",
             uid=claim.uid if claim is not None else "",
-            gpu=given_by(claim, config).gpu,
+            gpu=gives_gpus(claim, config),
         )
         for name, which, claim in facts.claims
     }
@@ -441,7 +453,7 @@ def _finished(
     decision: Decision,
     injection: Injection,
     member: Stamp | None,
-) -> tuple[Decision, Injection]:
+) -> Decision:
     claims = _known_claims(facts, config)
     if claims:
         record = Admitted(v=admitted.VERSION, claims=claims)
@@ -453,8 +465,7 @@ def _finished(
     warnings = [facts.gang.warning] if facts.gang and facts.gang.warning else []
     warnings += decision.warnings
     encoded = patch.encoded(patch.fresh(injection, facts.there))
-    decision = replace(decision, stamp=member, claims=claims, encoded=encoded, warnings=warnings)
-    return decision, injection
+    return replace(decision, stamp=member, claims=claims, encoded=encoded, warnings=warnings)
 
 
 def _replaced(now: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

@@ -7,14 +7,11 @@ thousand odd pods must not fill the memory.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar, TypeVarTuple
-
-import msgspec
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-Key = TypeVarTuple("Key")
 
 
 class SizedCache(Generic[K, V]):
@@ -49,26 +46,3 @@ class SizedCache(Generic[K, V]):
                 _, (_, gone) = self._kept.popitem(last=False)
                 self._used -= gone
         return value
-
-
-def remembered(room: int) -> Callable[[Callable[[*Key], V]], Callable[[*Key], V]]:
-    """A function whose results are kept in ``room`` bytes, by its arguments, of which the last is
-    the configuration.
-    """
-
-    def decorated(make: Callable[[*Key], V]) -> Callable[[*Key], V]:
-        results: SizedCache[tuple[*Key], V] = SizedCache(room)
-
-        def found(*key: *Key) -> V:
-            if (kept := results.get(key)) is None:
-                kept = make(*key)
-                about: tuple[object, ...] = key
-                text = msgspec.json.encode((about[:-1], kept))
-                results.put(
-                    key, kept, 2048 + len(text)
-                )  # what is encoded is written once more, in base64
-            return kept
-
-        return found
-
-    return decorated

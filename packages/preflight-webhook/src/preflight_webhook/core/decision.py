@@ -67,6 +67,8 @@ class Decision(msgspec.Struct):
     """What a log line about any of the alike pods says, once one has been written
     (:func:`preflight_kube.logs.part`).
     """
+    answer: Response | None = None
+    """What the API server is answered, once it has been."""
     needs: tuple[Ref, ...] = ()
     """Claims to be looked up before it can be decided."""
 
@@ -88,6 +90,11 @@ class Decision(msgspec.Struct):
     @property
     def response(self) -> Response:
         """What the API server is answered."""
+        if self.answer is None:
+            self.answer = self._response()
+        return self.answer
+
+    def _response(self) -> Response:
         return Response(
             allowed=not self.denied,
             patch=msgspec.Raw(self.encoded or b""),

@@ -99,14 +99,14 @@ class Admission(Reviews):
     ) -> Decision:
         """The decision, counted and logged unless claims must be known first."""
         state, namespace = self.state, request.namespace
-        pod = review.pod_of(request)
+        read = review.pod_of(request)
         config, policy = state.rules(namespace)
         recall = partial(state.lookups.known, namespace) if state.lookups is not None else None
         decision = decide(
-            request.object, namespace, config, claims, confined=confined, recall=recall, read=pod
+            request.object, namespace, config, claims, confined=confined, recall=recall, read=read
         )
         if not decision.needs:
-            _record(state.metrics, request, pod, decision, policy)
+            _record(state.metrics, request, read.pod, decision, policy)
         return decision
 
     async def _claims(
@@ -141,8 +141,9 @@ def _record(
         metrics.skips.labels(skip.check, skip.reason).inc()
     if decision.stamp is not None:  # of a source that is perhaps the configuration's
         metrics.members[decision.stamp.source] = metrics.members.get(decision.stamp.source, 0) + 1
-    for kind in {env.kind for env in decision.unseen}:  # each once
-        metrics.unseen_environments.labels(kind).inc()
+    if decision.unseen:
+        for kind in {env.kind for env in decision.unseen}:  # each once
+            metrics.unseen_environments.labels(kind).inc()
     notable = decision.result in {"injected", "stamped", "denied"} or any(
         skip.reason == UNKNOWN for skip in decision.skipped
     )

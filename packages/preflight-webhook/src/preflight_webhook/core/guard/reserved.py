@@ -63,7 +63,9 @@ def profiled(pod: Pod) -> bool:
     own = decode_security(raw) if b"Localhost" in raw or b"\\" in raw else None
     if own and map_of(own.get("appArmorProfile")).get("type") == "Localhost":
         return True
-    named = pod.metadata.annotations or {}
+    named = pod.metadata.annotations
+    if not named or _PROFILE not in "\n".join(named):
+        return False
     return any(named[key].startswith("localhost/") for key in named if key.startswith(_PROFILE))
 
 
@@ -124,10 +126,20 @@ def cleaned(pod: dict[str, Any]) -> dict[str, Any]:
     return clean
 
 
-def accepted(built: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """A container as it was ``built``, with what the API server's own admission has written into
-    the one that was ``sent`` in its place: in the end it refuses a pod without that.
+def accepted(wanted: dict[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The pod as it is ``wanted``, with what the API server's own admission has written into our
+    containers as they are ``now``: in the end it refuses a pod without that.
     """
+    there = {
+        container.get("name"): container for container in now["spec"].get("initContainers") or ()
+    }
+    for i, built in enumerate(wanted["spec"].get("initContainers") or ()):
+        if str(built.get("name", "")).startswith(CONTAINER_PREFIX):
+            wanted["spec"]["initContainers"][i] = _accepted(built, there.get(built["name"]) or {})
+    return wanted
+
+
+def _accepted(built: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
     container = {**built}
     if sent.get(_PULL) == "Always":  # AlwaysPullImages
         container[_PULL] = "Always"

@@ -9,7 +9,7 @@ or stand in for the check's own settings and files: see :mod:`.allow_list`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from preflight_webhook.api.review import decode_entries, decode_security, texts
 from preflight_webhook.config.allow import refusal
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.extra_volumes import normal
-from preflight_webhook.core.cache import remembered
 from preflight_webhook.core.decision import UnreadEnvFrom
 from preflight_webhook.core.detect.resources import matches
 from preflight_webhook.core.inject.allow_list import (
@@ -74,24 +73,17 @@ def inheriting(config: Config) -> bool:
     return any(any(_patterns(check, config)) for check in config.checks)
 
 
-@remembered(1024 * 1024)
-def inherit(
-    settings: tuple[ContainerSettings, ...],
-    gpus: tuple[bool, ...],
-    containers: int,
-    empty: tuple[EmptyVolume, ...],
-    config: Config,
-) -> dict[str, Inherited]:
-    """Settings that a pod leaves to its checks, by check. ``settings`` and whether GPUs are given:
-    of the containers (the first ``containers`` of them) and init containers; ``empty``: the pod's
-    emptyDirs.
+def sources(
+    settings: Sequence[ContainerSettings], gpus: Sequence[bool], containers: int
+) -> list[Source]:
+    """Those with GPUs first, and within either as they stand in the pod. ``settings`` and whether
+    GPUs are given: of the containers (the first ``containers`` of them) and init containers.
     """
-    sources = []
+    everyone = []
     for i, own in enumerate(zip(gpus, settings, strict=True)):
         within = f"containers[{i}]" if i < containers else f"initContainers[{i - containers}]"
-        sources.append(Source(f"spec.{within}", *own))
-    inherited = ((check.name, _inherit(check, config, sources, empty)) for check in config.checks)
-    return {name: own for name, own in inherited if own is not None}
+        everyone.append(Source(f"spec.{within}", *own))
+    return sorted(everyone, key=lambda source: not source.gpus)
 
 
 def locks_memory(settings: Iterable[ContainerSettings]) -> bool:
@@ -107,11 +99,11 @@ def locks_memory(settings: Iterable[ContainerSettings]) -> bool:
     return False
 
 
-def _inherit(
-    check: CheckConfig, config: Config, sources: list[Source], empty: tuple[EmptyVolume, ...]
+def inherit(
+    check: CheckConfig, config: Config, sources: Sequence[Source], empty: Sequence[EmptyVolume]
 ) -> Inherited | None:
-    """What ``check`` inherits; None where it is one that inherits nothing. Of two containers the
-    first with GPUs decides.
+    """What ``check`` inherits; None where it is one that inherits nothing. Of two of ``sources``
+    the first decides. ``empty``: the pod's emptyDirs.
     """
     patterns, raw_paths = _patterns(check, config)
     if not patterns and not raw_paths:
@@ -120,14 +112,12 @@ def _inherit(
     memory = [volume.name for volume in empty if volume.memory]
     # Behind the workload's own init containers they may hold something.
     still = [volume.name for volume in empty] if check.placement == "first" else []
-    # Stable: within either, as they stand in the pod.
-    ranked = sorted(sources, key=lambda source: not source.gpus)
     warnings: list[str] = []
     taken: dict[str, tuple[dict[str, Any], str]] = {}
     env: list[dict[str, Any]] = []
     mounts: dict[str, dict[str, Any]] = {}
     topology: dict[str, dict[str, Any]] = {}
-    for source in ranked:
+    for source in sources:
         where, mounted = source.where, decode_entries(source.settings.mounts)
         for entry in _variables(source, patterns, warnings):
             first, other = taken.setdefault(name := entry["name"], (entry, where))
@@ -155,7 +145,7 @@ def _inherit(
             else:  # Bidirectional takes a privileged container
                 kept = {key: mount[key] for key in mount if key != "mountPropagation"}
                 mounts.setdefault(path, kept)
-    unseen = tuple(env for source in ranked for env in _unseen(check, source, patterns))
+    unseen = tuple(env for source in sources for env in _unseen(check, source, patterns))
     return Inherited(env, {**mounts, **topology}, tuple(dict.fromkeys(warnings)), unseen)
 
 

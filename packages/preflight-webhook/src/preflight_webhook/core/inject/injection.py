@@ -11,10 +11,12 @@ comes back when another webhook has us called again.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from preflight_kube.api.quantities import (
     UNIT,
     fractional_cpu,
@@ -27,7 +29,9 @@ from preflight_proto import names
 from preflight_proto.roster import FILE as ROSTER_FILE
 
 from preflight_webhook.config import extra_volumes as extras
-from preflight_webhook.config.config import CheckConfig, Config
+from preflight_webhook.config.config import CheckConfig, CheckResources, Config
+from preflight_webhook.core.cache import SizedCache
+from preflight_webhook.core.decision import UnreadEnvFrom
 from preflight_webhook.core.detect.devices import NO_GPU, PodDevices
 from preflight_webhook.core.detect.resources import (
     COMPUTE,
@@ -37,8 +41,10 @@ from preflight_webhook.core.detect.resources import (
     StartStep,
     matches,
 )
-from preflight_webhook.core.inject.inheritance import Inherited
+from preflight_webhook.core.inject import inheritance
+from preflight_webhook.core.inject.inheritance import ContainerSettings, EmptyVolume, Inherited
 
+_encode = msgspec.json.Encoder().encode
 _UID: Final = 65532  # no user of any image; the check's files are world-readable
 SECURITY: Final[dict[str, Any]] = {
     "allowPrivilegeEscalation": False,
@@ -62,65 +68,138 @@ _FIELDS: Final = (
 @dataclass(frozen=True, slots=True)
 class Injection:
     """What to add: ``containers`` at ``position`` among the init containers and ``last`` behind all
-    of them, ``volumes``, ``labels``, ``annotations``, and names of ``pull_secrets``."""
+    of them, ``volumes``, ``labels``, ``annotations``, and names of ``pull_secrets``; and what of
+    the workload did not come along, by ``warnings`` and ``unseen``."""
 
     position: int = 0
-    containers: list[dict[str, Any]] = field(default_factory=list)
-    last: list[dict[str, Any]] = field(default_factory=list)
-    volumes: list[dict[str, Any]] = field(default_factory=list)
+    containers: list[msgspec.Raw] = field(default_factory=list)
+    last: list[msgspec.Raw] = field(default_factory=list)
+    volumes: list[msgspec.Raw] = field(default_factory=list)
     pull_secrets: list[str] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+    unseen: Sequence[UnreadEnvFrom] = ()
 
 
-class WorkloadTraits(NamedTuple):
-    """What the checks take over from the pod.
+class Workload(NamedTuple):
+    """What of a pod decides about its checks' containers but for their resources; most pods of a
+    cluster differ little in it.
 
-    ``devices``: what it gets; ``containers``: how many containers and init containers it has;
-    ``own``: resources of the pod itself (`spec.resources`), by name; ``gang_config_map``: the
-    gang's where the pod takes part in one; ``inherited``: by check; ``ipc_lock``: whether it may
-    lock memory; ``pull_secrets``: those that it has; ``reports``: whether the connector's socket
-    may be mounted; ``named_devices``: whether variables of the operator's say which GPUs a
-    container sees; ``profiled``: whether checks need an AppArmor profile of their own.
+    ``settings`` and whether GPUs are given (``gpus``): of the containers (the first ``containers``
+    of them) and init containers, where any check inherits; ``empty``: the pod's emptyDirs;
+    ``reports``: whether the connector's socket may be mounted; ``named_devices``: whether variables
+    of the operator's say which GPUs a container sees; ``profiled``: whether checks need an AppArmor
+    profile of their own.
+    """
+
+    settings: tuple[ContainerSettings, ...] = ()
+    gpus: tuple[bool, ...] = ()
+    containers: int = 0
+    empty: tuple[EmptyVolume, ...] = ()
+    reports: bool = True
+    named_devices: bool = False
+    profiled: bool = False
+
+
+class PodResources(NamedTuple):
+    """What checks may use of a pod: its ``devices``, what is reserved as seen from where they
+    stand, ``first`` or ``last``, by how many ``containers`` and init containers, and resources of
+    the pod's ``own`` (`spec.resources`), by name.
     """
 
     devices: PodDevices
+    first: InjectionPoint
+    last: InjectionPoint
     containers: int
     own: Mapping[str, Demand]
-    gang_config_map: str | None
-    inherited: Mapping[str, Inherited]
-    ipc_lock: bool
-    pull_secrets: frozenset[str]
-    reports: bool
-    named_devices: bool
-    profiled: bool
 
 
-def inject(
+class _Template(NamedTuple):
+    """What pods with the same :class:`Workload` get. ``containers``: of each check, as JSON up to
+    its resources, which stand last; ``volumes``: by name, as JSON.
+    """
+
+    containers: list[bytes]
+    volumes: dict[str, msgspec.Raw]
+    warnings: list[str]
+    unseen: list[UnreadEnvFrom]
+
+
+_Key = tuple[Workload, tuple[tuple[CheckConfig, int | None], ...], Config]
+_templates: Final[SizedCache[_Key, _Template]] = SizedCache(1024 * 1024)
+
+
+def inject(  # noqa: PLR0917
     config: Config,
     checks: Sequence[CheckConfig],
-    pod: WorkloadTraits,
-    first: InjectionPoint,
-    last: InjectionPoint,
+    workload: Workload,
+    resources: PodResources,
+    pull_secrets: Collection[str],
+    gang_config_map: str | None,
 ) -> Injection:
-    """The checks for a pod that carries none of our containers."""
-    placed: dict[str, list[dict[str, Any]]] = {"first": [], "last": []}
-    volumes: dict[str, dict[str, Any]] = {}
+    """The checks for a pod that carries none of our containers, and has ``pull_secrets``. Raises
+    :class:`BadReview` when a security context is none.
+
+    ``gang_config_map``: the gang's, where the pod takes part in one.
+    """
+    alike: dict[tuple[str, CheckResources, tuple[str, ...]], tuple[int | None, bytes]] = {}
+    given = []
     for check in checks:
-        accounts = (first if check.placement == "first" else last).accounts
-        resources = _resources(config, check, accounts, pod)
-        case = _Case(check, config, pod, _expected(resources, pod))
-        placed[check.placement].append({**_container(case, pod), "resources": resources})
-        volumes |= {volume.name: volume.source for volume in _volumes(case)}
-    ours = [{"name": name, **source} for name, source in volumes.items()]
-    extra = extras.volumes([volume for check in checks for volume in check.extra_volumes])
+        by = check.placement, check.resources, check.supports  # the same of most
+        if by not in alike:
+            amounts = _resources(config, check, resources)
+            alike[by] = _expected(amounts, resources.devices, workload), _encode(amounts)
+        given.append(alike[by])
+    expected = tuple([(check, gpus) for check, (gpus, _) in zip(checks, given, strict=True)])
+    template = _template(workload, expected, config)
+    placed: dict[str, list[msgspec.Raw]] = {"first": [], "last": []}
+    for check, text, (_, own) in zip(checks, template.containers, given, strict=True):
+        placed[check.placement].append(msgspec.Raw(b'%s,"resources":%s}' % (text, own)))
+    volumes = template.volumes
+    if gang_config_map is not None:
+        volumes = {**volumes, names.GANG_VOLUME: _gang_volume(gang_config_map)}
     secrets = [
-        name
-        for name in dict.fromkeys(config.check_image_pull_secrets)
-        if name not in pod.pull_secrets
+        name for name in dict.fromkeys(config.check_image_pull_secrets) if name not in pull_secrets
     ]
-    labels = {names.CHECKED_LABEL: names.CHECKED}
-    return Injection(first.position, placed["first"], placed["last"], ours + extra, secrets, labels)
+    return Injection(
+        resources.first.position,
+        placed["first"],
+        placed["last"],
+        [*volumes.values()],
+        secrets,
+        {names.CHECKED_LABEL: names.CHECKED},
+        warnings=template.warnings,
+        unseen=template.unseen,
+    )
+
+
+def _template(
+    workload: Workload, checks: tuple[tuple[CheckConfig, int | None], ...], config: Config
+) -> _Template:
+    """``checks``: each with the number of GPUs that it is given."""
+    if (kept := _templates.get(key := (workload, checks, config))) is not None:
+        return kept
+    made = _Template([], {}, [], [])
+    sources = inheritance.sources(workload.settings, workload.gpus, workload.containers)
+    ipc_lock = inheritance.locks_memory(workload.settings)
+    for check, expected in checks:
+        inherited = inheritance.inherit(check, config, sources, workload.empty)
+        case = _Case(check, config, workload, expected, inherited, ipc_lock)
+        made.containers.append(_encode(_container(case))[:-1])
+        for volume in _volumes(case):
+            made.volumes[volume.name] = _named(volume.name, volume.source)
+        if inherited is not None:
+            made.warnings.extend(inherited.warnings)
+            made.unseen.extend(inherited.unseen)
+    for extra in extras.volumes([volume for check, _ in checks for volume in check.extra_volumes]):
+        made.volumes[extra["name"]] = msgspec.Raw(_encode(extra))
+    about = workload.settings, workload.empty, made
+    return _templates.put(key, made, 2048 + len(_encode(about)))
+
+
+def _named(name: str, source: Mapping[str, Any]) -> msgspec.Raw:
+    return msgspec.Raw(_encode({"name": name, **source}))
 
 
 def place(init: Sequence[StartStep], provider_globs: Sequence[str]) -> int:
@@ -129,12 +208,11 @@ def place(init: Sequence[StartStep], provider_globs: Sequence[str]) -> int:
     return max((i + 1 for i, c in enumerate(init) if matches(c.name, provider_globs)), default=0)
 
 
-def _resources(
-    config: Config, check: CheckConfig, accounts: Mapping[str, ResourceTally], pod: WorkloadTraits
-) -> dict[str, Any]:
+def _resources(config: Config, check: CheckConfig, pod: PodResources) -> dict[str, Any]:
     """Of the devices those that the check can test: beside whole GPUs a pod may have slices, which
     would bend what it finds.
     """
+    accounts = (pod.first if check.placement == "first" else pod.last).accounts
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     gets = {"gpu", "network", "mirrored", *check.supports}
@@ -148,8 +226,8 @@ def _resources(
         if room > 0:
             requests[name] = limits[name] = str(room)
     guaranteed = not pod.own and all(accounts[name].equal == pod.containers for name in COMPUTE)
-    for name in COMPUTE:
-        account, most = accounts[name], _most(check, name)
+    for name, most in zip(COMPUTE, _most(check), strict=True):
+        account = accounts[name]
         if name in pod.own:
             request, limit = _within(name, account, pod.own[name], most)
         else:
@@ -164,36 +242,35 @@ def _resources(
     return {key: value for key, value in resources.items() if value}
 
 
-def _expected(resources: Mapping[str, Any], pod: WorkloadTraits) -> int | None:
+def _expected(resources: Mapping[str, Any], devices: PodDevices, workload: Workload) -> int | None:
     """How many GPUs a check is given, None when that is not known: the variables may say which, and
     no resource how many.
     """
     total = 0
     limits = resources.get("limits", {})
-    for name, (kind, _) in pod.devices.resources.items():
+    for name, (kind, _) in devices.resources.items():
         if kind != "network" and name in limits:
             if kind != "gpu":  # how many devices that makes, nobody knows here
                 return None
             total += int(limits[name])
     for claim in resources.get("claims", ()):
-        kind, count = pod.devices.claims[claim["name"]]
+        kind, count = devices.claims[claim["name"]]
         if kind not in NO_GPU:
             if count is None:
                 return None
             total += count
-    return None if pod.named_devices and not total else total
+    return None if workload.named_devices and not total else total
 
 
-def _most(check: CheckConfig, name: str) -> tuple[int | None, int | None]:
-    """The most (request, limit) of CPU or memory that the operator lets a check have, in
+@lru_cache(maxsize=256)
+def _most(check: CheckConfig) -> list[tuple[int | None, int | None]]:
+    """The most (request, limit) of CPU and of memory that the operator lets a check have, in
     nano-units; None: as much as the pod has.
     """
     sides = check.resources.requests, check.resources.limits
-    request, limit = (
-        None if amount is None else parse_quantity(str(amount))
-        for amount in (getattr(side, name) for side in sides)
-    )
-    return request, limit
+    amounts = [[getattr(side, name) for side in sides] for name in COMPUTE]
+    read = [[None if of is None else parse_quantity(str(of)) for of in pair] for pair in amounts]
+    return [(request, limit) for request, limit in read]
 
 
 def _compute(
@@ -248,28 +325,20 @@ def _at_most(amount: int, most: int | None) -> int:
 
 class _Case(NamedTuple):
     """Facts that decide about a check's container. ``expected``: GPUs, None where not known;
-    ``inherited``: what the workload leaves it.
+    ``ipc_lock``: whether it may lock memory.
     """
 
     check: CheckConfig
     config: Config
-    pod: WorkloadTraits | None = None
+    workload: Workload = Workload()
     expected: int | None = None
-
-    @property
-    def inherited(self) -> Inherited | None:
-        """Settings that the workload leaves to it."""
-        return self.pod.inherited.get(self.check.name) if self.pod is not None else None
-
-    @property
-    def reports(self) -> bool:
-        """Say whether the connector's socket may be mounted."""
-        return self.pod is None or self.pod.reports
+    inherited: Inherited | None = None
+    ipc_lock: bool = False
 
     @property
     def sends_token(self) -> bool:
         """Whether the connector wants to know who reports."""
-        return self.reports and self.config.platform_connector.auth.enabled
+        return self.workload.reports and self.config.platform_connector.auth.enabled
 
     @property
     def maps_topologies(self) -> bool:
@@ -317,7 +386,7 @@ _GANG_FILES: Final = _shown(
 def _volumes(case: _Case) -> Iterator[_Volume]:
     """Those of ours that a check gets."""
     check, connector = case.check, case.config.platform_connector
-    if case.reports:
+    if case.workload.reports:
         folder = {"hostPath": {"path": connector.socket_dir, "type": "DirectoryOrCreate"}}
         yield _Volume(names.SOCKET_VOLUME, names.SOCKET_DIR, folder)
     yield _Volume(names.TMP_VOLUME, "/tmp", _EMPTY, read_only=False)  # noqa: S108
@@ -330,13 +399,7 @@ def _volumes(case: _Case) -> Iterator[_Volume]:
         source = _projected({"serviceAccountToken": {**token, "path": "token"}})
         yield _Volume(names.TOKEN_VOLUME, names.TOKEN_DIR, source)
     if check.gang_wide:
-        # The annotations stand last: of two sources with one file name the kubelet takes the later,
-        # and the annotation alone decides. Roster and topology are in one volume, so that the check
-        # sees both or neither.
-        gang = case.pod.gang_config_map if case.pod is not None else None
-        roster = {"configMap": {"name": gang, "optional": True}}
-        source = _projected(roster, {"downwardAPI": {"items": _GANG_FILES}})
-        yield _Volume(names.GANG_VOLUME, names.GANG_DIR, source)
+        yield _Volume(names.GANG_VOLUME, names.GANG_DIR, {})  # of each gang another
         # Where a check writes the generation of the gang that it joined.
         yield _Volume(names.STATE_VOLUME, names.STATE_DIR, _EMPTY, read_only=False)
     if case.maps_topologies:
@@ -349,7 +412,16 @@ def _volumes(case: _Case) -> Iterator[_Volume]:
         yield _Volume(names.SHM_VOLUME, names.SHM_DIR, memory, read_only=False)
 
 
-def _container(case: _Case, pod: WorkloadTraits) -> dict[str, Any]:
+def _gang_volume(config_map: str) -> msgspec.Raw:
+    """The annotations stand last: of two sources with one file name the kubelet takes the later,
+    and the annotation alone decides. Roster and topology are in one volume, so that the check sees
+    both or neither.
+    """
+    roster = {"configMap": {"name": config_map, "optional": True}}
+    return _named(names.GANG_VOLUME, _projected(roster, {"downwardAPI": {"items": _GANG_FILES}}))
+
+
+def _container(case: _Case) -> dict[str, Any]:
     """One init container but for its resources."""
     check, inherited = case.check, case.inherited
     mounts: list[dict[str, Any]] = []
@@ -358,7 +430,7 @@ def _container(case: _Case, pod: WorkloadTraits) -> dict[str, Any]:
         mounts.append({**mount, "readOnly": True} if volume.read_only else mount)
     mounts += extras.mounts(check.extra_volume_mounts)
     env = _env(case)
-    if pod.named_devices:
+    if case.workload.named_devices:
         env += [variable.entry for variable in case.config.device_variables.variables]
     if inherited is not None:
         ours = {entry["name"] for entry in env}
@@ -366,9 +438,9 @@ def _container(case: _Case, pod: WorkloadTraits) -> dict[str, Any]:
         there = {mount["mountPath"] for mount in mounts}
         mounts += [m for m in inherited.mounts.values() if m["mountPath"] not in there]
     security = SECURITY
-    if pod.ipc_lock and check.nccl:
+    if case.ipc_lock and check.nccl:
         security = {**SECURITY, "capabilities": {"add": ["IPC_LOCK"], "drop": ["ALL"]}}
-    if pod.profiled:  # not named elsewhere: a node without AppArmor would refuse the pod
+    if case.workload.profiled:  # not named elsewhere: a node without AppArmor would refuse the pod
         security = {"appArmorProfile": {"type": "RuntimeDefault"}, **security}
     container = {
         "name": names.container_name(check.name),
@@ -402,7 +474,7 @@ def _env(case: _Case) -> list[dict[str, Any]]:
     """
     check, config = case.check, case.config
     values = {
-        names.ENV_CONNECTOR_SOCKET: names.SOCKET_URI if case.reports else names.SOCKET_OFF,
+        names.ENV_CONNECTOR_SOCKET: names.SOCKET_URI if case.workload.reports else names.SOCKET_OFF,
         names.ENV_EXPECTED_GPUS: _number(case.expected),
         names.ENV_PROCESSING_STRATEGY: config.processing_strategy,
         names.ENV_GATE: check.enforcement,

@@ -56,7 +56,7 @@ def fresh(injection: Injection, there: Present) -> list[Operation]:
 
 def _entries(key: str, entries: Mapping[str, str], *, there: bool) -> list[Operation]:
     if there:
-        return [add(pointer("metadata", key, k), value) for k, value in entries.items()]
+        return [add(f"/metadata/{key}{pointer(k)}", value) for k, value in entries.items()]
     return [add(f"/metadata/{key}", entries)] if entries else []
 
 
