@@ -79,9 +79,9 @@ def test_events_of_a_fault_are_the_same_whatever_was_measured(
             replace(event, metadata={}) for event in events("dcgm-diag", "Diagnostic", "GPU", found)
         ]
 
-    said = reported("14 errors; at 0x1")
-    assert reported(f"{measured} {unit} at {at:#x}") == said
-    assert not any(";" in event.message for event in said)
+    expected = reported("14 errors; at 0x1")
+    assert reported(f"{measured} {unit} at {at:#x}") == expected
+    assert not any(";" in event.message for event in expected)
 
 
 def test_a_warning_that_prints_as_fail_passes_with_an_event() -> None:

@@ -39,7 +39,7 @@ from check_nccl_allreduce.localise import (
 from check_nccl_allreduce.localise.evidence import Evidence
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from localised import DOWN, NORMAL
+from leaf_gangs import DOWN, NORMAL
 
 SLOW_ZONES = [zone for zone in Zone if zone is not Zone.PASSED]
 

@@ -30,7 +30,7 @@ from check_nccl_allreduce.localise import (
     next,
 )
 from check_nccl_allreduce.localise.evidence import Evidence
-from localised import DOWN, Answer, gang, ok, played
+from leaf_gangs import DOWN, Answer, gang, ok, played
 
 SLOW = 0.6
 """What a bad node leaves of its paths: no ratio of links' rates."""

@@ -30,7 +30,7 @@ from check_nccl_allreduce.localise.score import GROWTH, owned
 from check_nccl_allreduce.localise.witness import Court
 from hypothesis import given
 from hypothesis import strategies as st
-from localised import DOWN, NORMAL
+from leaf_gangs import DOWN, NORMAL
 from test_localise import Chance, chances, gangs
 
 SLOW = PortFault("mlx5_3:1", "rate", "runs at 200 Gbit/s", "its siblings at 400")

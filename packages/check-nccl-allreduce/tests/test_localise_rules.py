@@ -24,7 +24,7 @@ from check_nccl_allreduce.localise import (
 from check_nccl_allreduce.localise.evidence import Evidence
 from check_nccl_allreduce.localise.silence import halved
 from check_nccl_allreduce.localise.witness import Court
-from localised import gang, ok
+from leaf_gangs import gang, ok
 
 
 def behind(switches: int) -> Callable[[int], str]:

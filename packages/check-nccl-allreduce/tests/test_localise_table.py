@@ -25,7 +25,7 @@ from check_nccl_allreduce.localise import (
     matrix,
     next,
 )
-from localised import DOWN, NORMAL, Answer, gang, localized, ok
+from leaf_gangs import DOWN, NORMAL, Answer, gang, localized, ok
 
 
 def leaves(nodes: int) -> Callable[[int], str]:

@@ -25,7 +25,7 @@ from check_nccl_allreduce.localise import (
     next,
 )
 from check_nccl_allreduce.probing import LONGER, EndpointMap, last_start
-from localised import DOWN, NORMAL
+from leaf_gangs import DOWN, NORMAL
 
 SECONDS = 5.0
 HAIRPIN = 50.0

@@ -20,7 +20,7 @@ from check_nccl_allreduce.control.messages import (
 )
 from check_nccl_allreduce.control.rounds import LaunchRound, ProbeRound, Probes
 from check_nccl_allreduce.settings import Settings
-from localised import DOWN
+from leaf_gangs import DOWN
 
 MIB = 1024**2
 HEALTHY = 0.2

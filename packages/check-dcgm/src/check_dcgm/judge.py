@@ -269,7 +269,8 @@ def _problem(
     document: Document,
     request: DiagRequest,
 ) -> _Graded | None:
-    severity, category, row = _severity(problem, request.table)
+    declared, category, row = _severity(problem, request.table)
+    severity = declared
     test = canonical_test(result.test)
     around = alarms.Circumstances(document.version, document.driver, request.model)
     says = alarms.explains(test, problem, around)
@@ -298,29 +299,6 @@ def _problem(
         outcome, fatal = Outcome.FAILED, True
     else:
         outcome, fatal = _by_table(severity, category, row)
-    finding = _finding(
-        problem, result, subject, document, request, outcome=outcome, fatal=fatal, says=says
-    )
-    reason = f"{finding.message} is not a verdict about hardware ({summary.short(problem.text)})"
-    if says is not None:
-        reason += f": {says.says} ({says.link})"
-    code = says.code if says is not None and says.code else finding.code
-    return _Graded(outcome, code, f"{reason}.", finding)
-
-
-def _finding(
-    problem: DocumentProblem,
-    result: TestResult,
-    subject: Subject,
-    document: Document,
-    request: DiagRequest,
-    *,
-    outcome: Outcome,
-    fatal: bool,
-    says: alarms.KnownAlarm | None,
-) -> Finding:
-    severity, category, row = _severity(problem, request.table)
-    test = canonical_test(result.test)
     code = (
         row.name
         if row
@@ -332,7 +310,7 @@ def _finding(
     metadata = {
         "test": result.test,
         "error_id": str(problem.error_id),
-        "severity": str(severity),
+        "severity": str(declared),
         "category": str(category),
         "detail": summary.short(problem.text, 400),
         "level": str(request.level),
@@ -344,7 +322,7 @@ def _finding(
     }
     where = subject.gpu_uuid or "the node"
     action = Action(says.action) if says is not None and says.action else action_for(test, row)
-    return Finding(
+    finding = Finding(
         code=code,
         message=f"{code} on {where} in DCGM's {test} test" + (f": {row.says}" if row else ""),
         fatal=fatal,
@@ -352,6 +330,12 @@ def _finding(
         subject=subject,
         metadata={key: value for key, value in metadata.items() if value},
     )
+    reason = f"{finding.message} is not a verdict about hardware ({summary.short(problem.text)})"
+    if says is not None:
+        reason += f": {says.says} ({says.link})"
+    if says is not None and says.code:
+        code = says.code
+    return _Graded(outcome, code, f"{reason}.", finding)
 
 
 def _subject(result: TestResult, request: DiagRequest) -> Subject | None:

@@ -47,9 +47,7 @@ def reason(findings: Sequence[Finding], level: int) -> str:
 def serial(gpu: Gpu, document: Document, gpus: Mapping[int, str]) -> str:
     """The serial number of a GPU's board: the driver's word, else the engine's."""
     number = next((number for number, uuid in gpus.items() if uuid == gpu.uuid), None)
-    return str(getattr(gpu, "serial", "")) or (
-        document.serials.get(number, "") if number is not None else ""
-    )
+    return gpu.serial or ("" if number is None else document.serials.get(number, ""))
 
 
 def lines(document: Document, gpus: Mapping[int, str]) -> Iterator[str]:
