@@ -1,5 +1,5 @@
 """What a real API server lets people make and change of gangs' records: both charts, and the gang
-controller's alone. What it refuses them: `e2e/attacks/gang.toml`.
+controller's alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from preflight_e2e.admission_policies import (
     CONTROLLER,
     GANG_CHART,
     OFF,
+    SYSTEM,
+    TRAINING,
     WEB,
     PolicyServer,
 )
@@ -35,10 +37,15 @@ def record(name: str = "preflight-job", **more: Any) -> Object:
     }
 
 
+@pytest.mark.parametrize("namespace", [TRAINING, WEB, OFF, SYSTEM])
+@pytest.mark.parametrize("name", ["preflight-job", "x"])
+def test_a_tenant_forges_no_record(records: PolicyServer, namespace: str, name: str) -> None:
+    said = records.configmap(namespace, record(name), dry_run=True)
+    assert f"ConfigMap {namespace}/{name} is, by its label" in said
+
+
 def test_a_configmap_without_the_label_is_nobodys_business(records: PolicyServer) -> None:
-    records.configmap(WEB, {"metadata": {"name": "preflight-notes"}})
-    path = f"/api/v1/namespaces/{WEB}/configmaps/preflight-notes"
-    assert records.patch(path, {"data": {"a": "b"}}) == ""
+    assert records.configmap(WEB, {"metadata": {"name": "preflight-notes"}}, dry_run=True) == ""
 
 
 @pytest.fixture
@@ -50,6 +57,29 @@ def kept(records: PolicyServer) -> Iterator[str]:
     path = f"/api/v1/namespaces/{OFF}/configmaps/preflight-job"
     yield path
     records.ask("DELETE", path, user="")
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"data": {"peers": "evil:10.0.0.9"}},
+        {"metadata": {"labels": None}},
+        {"metadata": {"annotations": {OURS + "gang-id": "other"}}},
+        {"metadata": {"annotations": {OURS + "gang-source": "other"}}},
+        {"binaryData": {"x": "eA=="}},
+        {"immutable": True},
+    ],
+    ids=["data", "labels", "gang id", "gang source", "binary", "immutable"],
+)
+def test_a_tenant_changes_no_record(records: PolicyServer, kept: str, patch: Object) -> None:
+    assert "only the gang controller writes those" in records.patch(kept, patch)
+
+
+def test_a_tenant_makes_no_record_of_a_configmap_of_his(records: PolicyServer) -> None:
+    path = f"/api/v1/namespaces/{WEB}/configmaps/notes"
+    records.configmap(WEB, {"metadata": {"name": "notes"}})
+    assert records.patch(path, {"data": {"a": "b"}}) == ""
+    assert "the record of a gang" in records.patch(path, {"metadata": {"labels": RECORD}})
 
 
 def test_a_record_can_be_annotated_and_goes_with_its_gang(records: PolicyServer, kept: str) -> None:

@@ -141,6 +141,7 @@ def test_advisories_that_cannot_be_asked_are_said_in_one_sentence_and_fail_only_
     assert sentence.startswith("audit: the advisories could not be asked: ")
 
 
+@pytest.mark.component  # runs uv
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.image)
 def test_an_sbom_has_each_locked_package_with_the_hashes_of_the_lock(component: ImageTable) -> None:
     document = BOMS(component)
@@ -170,6 +171,7 @@ def test_an_sbom_has_each_locked_package_with_the_hashes_of_the_lock(component: 
     assert not {"pytest", "mypy", "hypothesis"} & set(inside)
 
 
+@pytest.mark.component  # runs uv
 def test_an_sbom_has_the_tool_that_the_image_is_for_with_version_source_and_license() -> None:
     inside = {
         component.image: {part["name"]: part for part in BOMS(component)["components"]}

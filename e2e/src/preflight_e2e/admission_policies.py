@@ -6,18 +6,15 @@ impersonated by the administrator.
 
 from __future__ import annotations
 
-import json
-import ssl
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from preflight_testing.apiserver import ApiServer
+from preflight_testing.fields import Impersonator
 from preflight_testing.helm import Object, Release, Values
 
 from .impersonation import CHECKED, GANG, RECORD, ROSTER
@@ -87,7 +84,6 @@ class PolicyServer:
         if "preflight-injector" in self.values:
             self.values["preflight-injector"] |= {"namespaces": [LISTED]}
         self._numbers = 0
-        self._context = ssl.create_default_context(cafile=str(server.ca))
 
     def open(self) -> None:
         """Install, without anybody who would answer for the webhook, and wait until every policy is
@@ -131,30 +127,12 @@ class PolicyServer:
         *,
         user: str = TENANT,
         groups: tuple[str, ...] = (),
-        content: str = "application/json",
         dry_run: bool = False,
     ) -> str:
-        headers = {"Authorization": f"Bearer {self.server.token}", "Content-Type": content}
-        if user:
-            headers["Impersonate-User"] = user
-            kubelets = ("system:nodes",) if user.startswith("system:node:") else ()
-            headers["Impersonate-Group"] = (*groups, *kubelets, "system:authenticated")[0]
         query = ("&" if "?" in path else "?") + "dryRun=All" if dry_run else ""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            self.server.server + path + query, data, headers, method=method
-        )
-        try:
-            with urllib.request.urlopen(request, context=self._context):
-                return ""
-        except urllib.error.HTTPError as error:
-            with error:
-                text = error.read()
-            return (
-                str(json.loads(text).get("message"))
-                if text.startswith(b"{")
-                else text.decode() or str(error)
-            )
+        kubelets = ("system:nodes",) if user.startswith("system:node:") else ()
+        who: Any = {"user": user, "groups": (*groups, *kubelets)}
+        return Impersonator(self.server).ask(method, path + query, body, **who).words
 
     def create(self, namespace: str, pod: Object, **options: Any) -> str:
         """Try to create a pod; nothing is stored."""
@@ -177,12 +155,7 @@ class PolicyServer:
 
     def patch(self, path: str, patch: Any, **options: Any) -> str:
         """A list is a JSON patch, a map a strategic one."""
-        content = (
-            "application/json-patch+json"
-            if isinstance(patch, list)
-            else "application/strategic-merge-patch+json"
-        )
-        return self.ask("PATCH", path, patch, content=content, **options)
+        return self.ask("PATCH", path, patch, **options)
 
     def debug(self, pod: str, container: Mapping[str, Any], **options: Any) -> str:
         """Add an ephemeral container."""
