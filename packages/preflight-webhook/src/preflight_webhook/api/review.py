@@ -53,7 +53,7 @@ decode_pod: Callable[[Encoded], Pod] = _reader(Pod)
 
 
 @dataclass(slots=True)
-class ReadPod:
+class DecodedPod:
     """A pod as it was read, not to be changed. ``last``: what was made of it in
     :mod:`..core.admit`, behind all else that this follows from, the configuration first.
     """
@@ -62,13 +62,13 @@ class ReadPod:
     last: tuple[tuple[Any, ...], Any] = ((None,), None)
 
 
-_pods: Final = Alike[ReadPod]()
+_pods: Final = Alike[DecodedPod]()
 """Read of the last reviews."""
 decode_whole: Callable[[Encoded], dict[str, Any]] = _reader(dict[str, Any])
 """A pod with everything in it."""
 
 
-def pod_of(request: AdmissionRequest) -> ReadPod:
+def pod_of(request: AdmissionRequest) -> DecodedPod:
     """The fields we read of the pod that a review is about. Raises :class:`BadReview`."""
     about = request.kind
     if about.kind != "Pod" or about.group:
@@ -78,7 +78,7 @@ def pod_of(request: AdmissionRequest) -> ReadPod:
         )
     if (read := _pods.get(request.object)) is None:
         raw = request.object.copy()
-        read = ReadPod(decode_pod(raw))
+        read = DecodedPod(decode_pod(raw))
         _pods.keep(raw, read)
     return read
 

@@ -24,8 +24,8 @@ from preflight_proto.names import (
 from preflight_proto.stamp import Stamp
 
 from preflight_webhook.api.review import (
+    DecodedPod,
     Encoded,
-    ReadPod,
     decode_pod,
     decode_resources,
     decode_whole,
@@ -68,7 +68,7 @@ from preflight_webhook.core.inject.inheritance import (
 from preflight_webhook.core.inject.injection import (
     Injection,
     PodResources,
-    Workload,
+    WorkloadTraits,
     inject,
     place,
 )
@@ -130,7 +130,7 @@ def decide(
     *,
     confined: bool = False,
     recall: Recall | None = None,
-    read: ReadPod | None = None,
+    read: DecodedPod | None = None,
 ) -> Decision:
     """The decision about the pod whose JSON is ``raw`` (``read``: what was read of it already),
     created in ``namespace``; not to be changed, as alike pods share it.
@@ -140,7 +140,7 @@ def decide(
     ``needs-claims``, with their names. ``confined``: the namespace's Pod Security level allows no
     hostPath volumes. Pure. Raises :class:`BadReview` when it is not a pod.
     """
-    read = read or ReadPod(decode_pod(raw))
+    read = read or DecodedPod(decode_pod(raw))
     pod, looked_up = read.pod, detects(config)
     (about, facts), ours = read.last, False
     if about[0] is not config:
@@ -314,7 +314,7 @@ def _checked(facts: DecisionKey, config: Config) -> Decision:
     _refuse(forbidden(checks, config) if facts.confined else None)
     _refuse(limits.of_inherited(facts.settings, facts.volumes))
     member = stamp(facts.namespace, facts.gang, takes_part=any(check.gang_wide for check in checks))
-    workload = Workload(
+    workload = WorkloadTraits(
         facts.settings,
         gets if facts.settings else (),
         number,

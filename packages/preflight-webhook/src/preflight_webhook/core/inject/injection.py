@@ -82,7 +82,7 @@ class Injection:
     unseen: Sequence[UnreadEnvFrom] = ()
 
 
-class Workload(NamedTuple):
+class WorkloadTraits(NamedTuple):
     """What of a pod decides about its checks' containers but for their resources; most pods of a
     cluster differ little in it.
 
@@ -116,8 +116,8 @@ class PodResources(NamedTuple):
 
 
 class _Template(NamedTuple):
-    """What pods with the same :class:`Workload` get. ``containers``: of each check, as JSON up to
-    its resources, which stand last; ``volumes``: by name, as JSON.
+    """Parts that pods with the same :class:`WorkloadTraits` get. ``containers``: of each check, as
+    JSON up to its resources, which stand last; ``volumes``: by name, as JSON.
     """
 
     containers: list[bytes]
@@ -126,14 +126,14 @@ class _Template(NamedTuple):
     unseen: list[UnreadEnvFrom]
 
 
-_Key = tuple[Workload, tuple[tuple[CheckConfig, int | None], ...], Config]
+_Key = tuple[WorkloadTraits, tuple[tuple[CheckConfig, int | None], ...], Config]
 _templates: Final[SizedCache[_Key, _Template]] = SizedCache(1024 * 1024)
 
 
 def inject(  # noqa: PLR0917
     config: Config,
     checks: Sequence[CheckConfig],
-    workload: Workload,
+    workload: WorkloadTraits,
     resources: PodResources,
     pull_secrets: Collection[str],
     gang_config_map: str | None,
@@ -175,27 +175,27 @@ def inject(  # noqa: PLR0917
 
 
 def _template(
-    workload: Workload, checks: tuple[tuple[CheckConfig, int | None], ...], config: Config
+    workload: WorkloadTraits, checks: tuple[tuple[CheckConfig, int | None], ...], config: Config
 ) -> _Template:
     """``checks``: each with the number of GPUs that it is given."""
     if (kept := _templates.get(key := (workload, checks, config))) is not None:
         return kept
-    made = _Template([], {}, [], [])
+    template = _Template([], {}, [], [])
     sources = inheritance.sources(workload.settings, workload.gpus, workload.containers)
     ipc_lock = inheritance.locks_memory(workload.settings)
     for check, expected in checks:
         inherited = inheritance.inherit(check, config, sources, workload.empty)
         case = _Case(check, config, workload, expected, inherited, ipc_lock)
-        made.containers.append(_encode(_container(case))[:-1])
+        template.containers.append(_encode(_container(case))[:-1])
         for volume in _volumes(case):
-            made.volumes[volume.name] = _named(volume.name, volume.source)
+            template.volumes[volume.name] = _named(volume.name, volume.source)
         if inherited is not None:
-            made.warnings.extend(inherited.warnings)
-            made.unseen.extend(inherited.unseen)
+            template.warnings.extend(inherited.warnings)
+            template.unseen.extend(inherited.unseen)
     for extra in extras.volumes([volume for check, _ in checks for volume in check.extra_volumes]):
-        made.volumes[extra["name"]] = msgspec.Raw(_encode(extra))
-    about = workload.settings, workload.empty, made
-    return _templates.put(key, made, 2048 + len(_encode(about)))
+        template.volumes[extra["name"]] = msgspec.Raw(_encode(extra))
+    about = workload.settings, workload.empty, template
+    return _templates.put(key, template, 2048 + len(_encode(about)))
 
 
 def _named(name: str, source: Mapping[str, Any]) -> msgspec.Raw:
@@ -242,7 +242,9 @@ def _resources(config: Config, check: CheckConfig, pod: PodResources) -> dict[st
     return {key: value for key, value in resources.items() if value}
 
 
-def _expected(resources: Mapping[str, Any], devices: PodDevices, workload: Workload) -> int | None:
+def _expected(
+    resources: Mapping[str, Any], devices: PodDevices, workload: WorkloadTraits
+) -> int | None:
     """How many GPUs a check is given, None when that is not known: the variables may say which, and
     no resource how many.
     """
@@ -330,7 +332,7 @@ class _Case(NamedTuple):
 
     check: CheckConfig
     config: Config
-    workload: Workload = Workload()
+    workload: WorkloadTraits = WorkloadTraits()
     expected: int | None = None
     inherited: Inherited | None = None
     ipc_lock: bool = False
