@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import gc
+import socket
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +20,7 @@ from preflight_proto.check import Action
 from preflight_proto.check.events import EventDraft
 from preflight_proto.check.kit import KitSettings
 from preflight_proto.check.report import batch, send
+from preflight_proto.check.testing import FakeConnector
 
 NOW = datetime.datetime(2026, 11, 21, 12, 0, 0, 250_000, tzinfo=datetime.UTC)
 texts = st.text(max_size=30)
@@ -189,3 +193,14 @@ def test_nothing_is_sent_without_a_token_where_one_is_wanted(
     assert trouble is not None
     assert "token file" in trouble
     assert not received
+
+
+def test_a_fake_connector_that_stops_closes_whoever_is_connected(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(10):  # before or after the connection has been accepted
+            with socket.socket(socket.AF_UNIX) as client:
+                with FakeConnector(tmp_path / "connector.sock"):
+                    client.connect(str(tmp_path / "connector.sock"))
+                gc.collect()
+    assert [str(warning.message) for warning in caught] == []

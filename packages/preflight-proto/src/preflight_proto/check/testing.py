@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -87,9 +88,19 @@ class FakeConnector(wire.PlatformConnectorBase):
         asyncio.set_event_loop(self._loop)
         server = Server([self])
         listen(server, RecvRequest, self._request)
-        self._loop.run_until_complete(server.start(path=str(self.path)))
+        self.path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(self.path))
+        self._loop.run_until_complete(server.start(sock=listening))
         self._up.set()
         self._loop.run_forever()
+        # Neither asyncio nor grpclib closes connections that a server has accepted as it closes:
+        # two turns give each its transport.
+        self._loop.remove_reader(listening.fileno())
+        for _ in range(2):
+            self._loop.run_until_complete(asyncio.sleep(0))
+        for transport in list(self._loop._transports.values()):  # type: ignore[attr-defined]
+            transport.abort()
         server.close()
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
