@@ -76,52 +76,84 @@ def test_what_the_first_member_is_answered_is_held_for_all_and_each_is_told_one_
     assert [seen.ask(f"g-{n}", ["b"]) for n in range(4)] == ["b"] * 4
 
 
-def test_who_is_asked_about_while_the_gates_of_its_gang_open_waits_for_the_last_one() -> None:
-    seen, answered = Gangs(), list[str]()
-    seen.gang("g", 1, 3)
+def _gated(seen: Gangs, *numbers: int, gang: str = "g", owner: str = "") -> None:
+    """Members of which the leader has not opened the gate."""
+    for n in numbers:
+        shut = pod(f"{gang}-{n}", annotations={names.CLAIM_ANNOTATION: gang}, gated=True)
+        if owner:
+            labels = {"jobset.sigs.k8s.io/jobset-uid": owner}
+            shut = replace(shut, metadata=replace(shut.metadata, labels=labels))
+        seen.show("pod", shut)
 
-    async def asked() -> None:
-        await seen.extender.opened(seen.state.pods.store["team/g-0"])
-        answered.append(seen.ask("g-0"))
 
-    async def opens() -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(asked)
-            for count in (2, 3):
-                await anyio.wait_all_tasks_blocked()
-                assert not answered
-                seen.gang("g", count, 3)
+def test_members_whose_gates_are_about_to_open_have_their_gpus_with_the_first() -> None:
+    seen = Gangs()
+    seen.gang("g", 1, 4)
+    _gated(seen, 1, 2, 3)
+    assert seen.ask("g-0", ["b"]) == "b"
+    assert len(seen.held()) == 4
+    seen.gang("g", 4, 4)
+    assert [seen.ask(f"g-{n}", ["b"]) for n in range(4)] == ["b"] * 4
+    assert len(seen.held()) == 4
 
-    anyio.run(opens)
-    assert answered == [seen.ask("g-1")]
+
+def test_who_is_asked_about_before_a_mirror_shows_its_gate_open_is_answered() -> None:
+    seen = Gangs()
+    seen.gang("g", 2, 2)
+    first, second = (seen.state.pods.store[f"team/g-{n}"] for n in range(2))
+    seen = Gangs()
+    seen.claim("g", 1, gang="g")
+    _gated(seen, 0, 1)
+    asked = [ExtenderArgs(pod=each, node_names=("a", "b")) for each in (first, second)]
+    assert all(seen.extender.filter(args).node_names for args in asked)
+    _gated(seen, 0, 1)  # a word of before, on the way
+    assert len(seen.held()) == 2
+    seen.gang("g", 2, 2)
+    assert all(seen.extender.filter(args).node_names for args in asked)
+    for n in range(2):
+        seen.show("pod", seen.state.pods.store[f"team/g-{n}"], deleted=True)
+    assert seen.held() == set()
+
+
+def test_a_gate_that_stays_shut_holds_nothing_for_long_and_only_once() -> None:
+    seen = Gangs()
+    seen.gang("g", 2, 3)
+    _gated(seen, 2)
+    assert seen.ask("g-0") in {"a", "b"}
+    assert len(seen.held()) == 3
+    seen.now += 20.1
+    for _ in range(3):
+        assert seen.ask("g-0") in {messages.GANG_RESTS, messages.GANG_GATHERS}
+        assert seen.held() == set()
+        seen.now += 10
+    seen.gang("g", 3, 3)
+    assert {seen.ask(f"g-{n}") for n in range(3)} >= {"a"}
     assert len(seen.held()) == 3
 
 
-def test_a_gate_that_stays_shut_holds_the_scheduler_up_once_and_not_for_long() -> None:
+def test_a_gated_member_that_goes_or_is_another_one_lets_the_gpus_go() -> None:
+    for goes in (True, False):
+        seen = Gangs()
+        seen.gang("g", 1, 2)
+        _gated(seen, 1)
+        assert seen.ask("g-0") in {"a", "b"}
+        shut = seen.state.pods.store["team/g-1"]
+        if goes:
+            seen.show("pod", shut, deleted=True)
+        else:
+            seen.show("pod", replace(shut, metadata=replace(shut.metadata, uid="another")))
+        assert seen.held() == set()
+        assert seen.ask("g-0") in {messages.GANG_RESTS, messages.GANG_GATHERS}
+
+
+def test_gated_pods_of_others_do_not_count() -> None:
     seen = Gangs()
-    seen.gang("g", 2, 3)
-    behind = pod("g-2", annotations=seen.state.pods.store["team/g-0"].metadata.annotations)
-    answered = list[str]()
-
-    async def asked() -> None:
-        await seen.extender.opened(behind)
-        answered.append(behind.name)
-
-    async def opens() -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(asked)
-            await anyio.wait_all_tasks_blocked()
-            assert not answered
-            seen.now += 1.1
-            seen.gang("other", 1, 2)
-        with anyio.fail_after(0.5):
-            await seen.extender.opened(behind)
-            await seen.extender.opened(pod("single"))
-            seen.now += 60
-            await seen.extender.opened(behind)
-
-    anyio.run(opens)
+    seen.gang("g", 1, 2)
+    seen.claim("h", 1, gang="h")
+    _gated(seen, 1, owner="another")
+    _gated(seen, 2, gang="h")
     assert seen.ask("g-0") == messages.GANG_GATHERS
+    assert seen.held() == set()
 
 
 def test_a_gang_that_does_not_fit_whole_holds_nothing() -> None:

@@ -61,7 +61,6 @@ class Extender:
         self._runner = runner
         self._placing: set[str] = set()  # uids of pods whose bind is under way
         self._starts = GangStarts(state, config, runner)
-        self.opened = self._starts.opened
         state.listeners.append(self._changed)
 
     def filter(self, args: calls.ExtenderArgs) -> calls.FilterResult:
@@ -187,8 +186,8 @@ class Extender:
 
     def _question(self, pod: Pod) -> calls.Question:
         state, shown = self._state, self._state.pod(pod.key)
-        if shown is not None and shown.uid == pod.uid:  # it may be the newer version
-            pod = shown
+        if shown is not None and shown.uid == pod.uid and not (shown.gated and not pod.gated):
+            pod = shown  # it may be the newer version; but a gate never comes back
         claim, refused = state.claim_of(pod), state.refusal_of(pod)
         held = calls.own_ids(state.held_by(pod.uid), pod) if claim is not None else {}
         own = {node: (mask_of(state.view(node).slots, ids), ids) for node, ids in held.items()}
@@ -233,8 +232,6 @@ class Application:
         if isinstance(args, str):
             log.warning("call unreadable", verb=verb, error=args)
             raise ReviewRefused(400, args)
-        if verb == "filter":
-            await self._extender.opened(args.pod)
         answer: Any = getattr(self._extender, verb)(args)
         answered: Answer = await answer if verb == "bind" else answer
         return answered

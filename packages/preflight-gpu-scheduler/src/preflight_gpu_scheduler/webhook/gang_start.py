@@ -38,9 +38,6 @@ _MOST_GROUPS: Final = 64
 _AT_ONCE: Final = 256
 """Leases that are created side by side: the client bounds the requests, and each batch waits for
 the slowest of the one before."""
-_NEXT_GATE, _LAST_GATE = 1.0, 5.0
-"""Seconds for which the next gate of a gang, and the last one, are waited for at most: an error
-costs the scheduler's first back-off, of a second."""
 _LOOK: Final = 0.5
 
 
@@ -58,7 +55,7 @@ class _Attempt:
     """The state of the pods that start together."""
 
     def __init__(self, start: GangStart, now: float) -> None:
-        self.start, self.since, self.joined = start, now, now  # first, and last, seen of a pod
+        self.start, self.since = start, now
         self.pods: dict[Key, Pod] = {}  # those that wait, as a mirror has them
         self.asked: dict[str, tuple[float, frozenset[str]]] = {}  # by uid: when, and which nodes
         self.ever: set[str] = set()  # all nodes that the scheduler would have had one on
@@ -72,6 +69,7 @@ class _Attempt:
         self.beside: frozenset[str] | None = None  # nodes for the second one
         self.told = set[str]()  # uids of those that it has asked about since it is tried
         self.groups: list[_Group] = []
+        self.expects = True  # until gates that are about to open have been looked for
 
     def asks(self, uid: str, nodes: Sequence[str]) -> None:
         """Note what the scheduler asks about a member that has its place: ``nodes``."""
@@ -118,7 +116,7 @@ class _Attempt:
 
 
 class GangStarts:
-    """All in it is of one event loop; nothing but :meth:`opened` and :meth:`arrive` waits."""
+    """All in it is of one event loop; nothing but :meth:`arrive` waits."""
 
     def __init__(self, state: GpuSnapshot, config: Config, runner: Runner) -> None:
         self._state, self._config, self._runner = state, config, runner
@@ -127,8 +125,6 @@ class GangStarts:
         self._of: dict[Key, GangStart] = {}
         self._grown: dict[str, tuple[int, float]] = {}  # free GPUs, and since when there are more
         self._kept: tuple[_Attempt | None, float, Mapping[str, int]] = (None, 0.0, {})
-        self._opening: dict[GangStart, float] = {}  # when the scheduler asked about one first
-        self._grew = anyio.Event()
 
     # --- what changes
 
@@ -139,15 +135,14 @@ class GangStarts:
         start = pod.start if pod is not None and pod.open else None
         before, uid = self._of.get(key), pod.uid if pod is not None else ""
         if before and (before != start or self._tries[before].pods[key].uid != uid):
+            if _shut(pod) and self._tries[before].pods[key].uid == uid:
+                return  # it is expected, or has been shown open already
             self._left(key, before)
         if start is None or pod is None:
             return
         self._of[key] = start
         if (mine := self._tries.get(start)) is None:
             mine = self._tries[start] = _Attempt(start, self._state.now())
-        if key not in mine.pods:
-            mine.joined = self._state.now()
-            self._grew.set()
         mine.pods[key] = pod
         refusal = pod.status.conditions
         waits = pod.uid in mine.placed and pod.uid not in self._barrier.uids(start.start)
@@ -167,7 +162,7 @@ class GangStarts:
                 self._fail(mine)
         self._barrier.ring(start.start, pod.uid)
         if not mine.pods:
-            del self._tries[start]
+            self._tries.pop(start, None)
         elif mine.locked and not any(other.uid in mine.placed for other in mine.pods.values()):
             self._over(mine)  # all are told; who is left comes by itself
 
@@ -179,6 +174,10 @@ class GangStarts:
         mine.asked.clear()
         mine.learn(now)
         self._over(mine)
+        for key in [key for key, pod in mine.pods.items() if _shut(pod)]:
+            del self._of[key], mine.pods[key]  # it should have opened by now
+        if not mine.pods:
+            self._tries.pop(mine.start, None)
 
     def _over(self, mine: _Attempt) -> None:
         for pod in mine.pods.values():
@@ -190,35 +189,17 @@ class GangStarts:
 
     # --- filter
 
-    async def opened(self, pod: Pod) -> None:
-        """Wait until the gates of all with whom ``pod`` starts are seen to be open, as the leader
-        opens one after the other. A start to which none has come for a while is not waited for:
-        it lacks a member.
-        """
-        start, now = pod.start, self._state.now()
-        if start is None or not pod.open:
-            return
-        self._opening = {of: at for of, at in self._opening.items() if now - at < _FRESH}
-        asked = self._opening.setdefault(start, now)
-        while True:
-            mine = self._tries.get(start)
-            if mine is not None and pod.key in mine.pods and len(mine.pods) >= start.need:
-                return
-            last = mine.joined if mine is not None else asked
-            left = min(last + _NEXT_GATE, asked + _LAST_GATE) - self._state.now()
-            if left <= 0:
-                return
-            self._grew = anyio.Event() if self._grew.is_set() else self._grew
-            with anyio.move_on_after(left):
-                await self._grew.wait()
-
     def filter(self, question: Question, nodes: Sequence[str]) -> FilterResult:
         """The one node that the member is to have; or why there is none yet."""
         now, pod = self._state.now(), question.pod
         self._expire(now)
+        if (shown := self._state.pod(pod.key)) and shown.uid == pod.uid and _shut(shown):
+            self.changed(pod.key, pod)  # the scheduler has seen its gate open already
         mine = self._tries.get(self._of.get(pod.key, GangStart()))
         if mine is None:
             return FilterResult(error=messages.GANG_NOT_RESERVED)
+        if mine.expects and question.claim is not None:
+            self._expect(mine, pod, question.claim)
         uid = pod.uid
         mine.ever.update(nodes)
         if uid not in mine.placed:
@@ -238,6 +219,20 @@ class GangStarts:
             self._fail(mine)
             return FilterResult(error=messages.GANG_TOO_FEW)
         return filter_prioritize.alone(nodes, mine.placed[uid][0])
+
+    def _expect(self, mine: _Attempt, pod: Pod, claim: Claim) -> None:
+        """Count the members whose gates are about to open: the leader opens those of a whole gang
+        side by side, and the scheduler asks about the first ones meanwhile. Only once, and until an
+        attempt fails: it costs a look at each.
+        """
+        mine.expects, owner = False, gangs.owner(pod)
+        if len(mine.pods) >= mine.start.need:
+            return
+        for key, alike in self._state.gang_claims().items():
+            for other in self._state.pods_of(key) if alike.gang == claim.gang else ():
+                shut = _shut(other) and other.key not in self._of
+                if shut and gangs.owner(other) == owner and not self._state.miscount(other):
+                    self._of[other.key], mine.pods[other.key] = mine.start, other
 
     def _begin(self, mine: _Attempt, now: float) -> str:
         if now < mine.rests:
@@ -459,8 +454,8 @@ class GangStarts:
                 here = len(self._barrier.uids(reserved.plan))
                 begun = committed(self._state.pod(first_key), reserved)
                 # Once it has begun part of a gang would run without it.
-                well = {slot.id for slot in self._state.view(reserved.node).slots}
-                if not (begun or well.issuperset(reserved.ids)):
+                slots = () if begun else self._state.view(reserved.node).slots
+                if not (begun or {slot.id for slot in slots}.issuperset(reserved.ids)):
                     return messages.TOO_SMALL
                 if gangs.may_bind(pod, here, begun):
                     return pod
@@ -471,6 +466,11 @@ class GangStarts:
                 if shown is None or shown.uid != pod.uid or not shown.planned(reserved.plan):
                     return messages.GANG_NOT_RESERVED
                 pod = shown
+
+
+def _shut(pod: Pod | None) -> bool:
+    """Tell whether the gate of a member has yet to be opened; one that is open never comes back."""
+    return pod is not None and pod.gated and pod.open and pod.start is None
 
 
 def _fullest(
