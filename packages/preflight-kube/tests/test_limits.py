@@ -94,6 +94,13 @@ def nested(levels: int) -> Any:
     return made
 
 
+def alternating(levels: int) -> Any:
+    inner: Any = 0
+    for level in range(levels):
+        inner = [inner] if level % 2 else {"a": inner}
+    return inner
+
+
 def nested_beside(levels: int, before: str, after: str) -> Any:
     inner: Any = 0
     for _ in range(levels):
@@ -108,6 +115,10 @@ def nested_beside(levels: int, before: str, after: str) -> Any:
 @example({"spec": nested(126)})
 @example({"spec": nested(127)})
 @example({"spec": nested(400)})
+@example({"spec": alternating(126)})
+@example({"spec": alternating(127)})
+@example({"spec": alternating(160)})
+@example({"spec": alternating(253)})
 @example({"spec": "{" * 200})
 @example({"spec": nested_beside(126, "}", "{")})
 @example({"spec": nested_beside(400, "}", "{")})

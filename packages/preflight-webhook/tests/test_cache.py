@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import pkgutil
+import tracemalloc
 from importlib import import_module
+from typing import Any
 
 import preflight_kube.admission
 import preflight_webhook
+from preflight_webhook.config.config import parse
+from preflight_webhook.core.admit import decide
 from preflight_webhook.core.cache import SizedCache
 
 
@@ -22,6 +28,23 @@ def test_what_would_take_the_place_of_all_others_is_not_kept() -> None:
     kept.put("small", "a", 25)
     assert kept.put("large", "b", 26) == "b"
     assert (kept.get("small"), kept.get("large")) == ("a", None)
+
+
+def test_decisions_about_pods_of_a_thousand_empty_containers_are_weighed_as_what_they_take() -> (
+    None
+):
+    """Three bytes of text become several objects."""
+    config = parse("checks: [{name: nccl-loopback, image: 'nccl:1'}]")
+    containers: list[dict[str, Any]] = [{} for _ in range(1024)]
+    tracemalloc.start()
+    for number in range(24):
+        annotations = {"nvsentinel.nvidia.com/preflight-checks": f"x{number}"}
+        pod = {"metadata": {"annotations": annotations}, "spec": {"containers": containers}}
+        decide(json.dumps(pod).encode(), "ml", config)
+    gc.collect()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 4 << 20
 
 
 def test_nothing_that_remembers_does_so_without_a_limit() -> None:

@@ -56,6 +56,7 @@ _REQUEST: Final = (
 )
 _MOST_PROBLEMS: Final = 8
 _OTHERS: Final = bytes(set(range(256)) - set(b'{}[]"'))
+_BRACES: Final = bytes.maketrans(b"[]", b"{}")
 _TEXT: Final = re.compile(rb'"[^"]*"')
 _NAMES: Final = (b'"name', b'"generateName', b'"namespace', b'"kind', b'"apiVersion')
 """How keys begin of what has at most :data:`NAME` characters."""
@@ -149,14 +150,14 @@ def _small(text: bytes) -> bool:
 
 
 def _shallow(brackets: bytes) -> bool:
-    """Whether what these ``brackets`` and quotes are of is within the levels."""
+    """Tell whether what these ``brackets`` and quotes are of is within the levels."""
     if 2 * brackets.count(b'""') < brackets.count(b'"'):  # some are in texts, and open nothing
         brackets = _TEXT.sub(b"", brackets)
-    brackets = brackets.translate(None, b'"')
+    brackets = brackets.translate(_BRACES, b'"')  # else one turn would take a list within a map
     for level in range(NESTING):
         if len(brackets) < NESTING - level:
             return True
-        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
+        brackets = brackets.replace(b"{}", b"")
     return False
 
 

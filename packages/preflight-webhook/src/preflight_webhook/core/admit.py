@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
-from preflight_kube.admission.review import BadReview
+from preflight_kube.admission.review import Alike, BadReview
 from preflight_proto import admitted
 from preflight_proto.admitted import Admitted, SeenClaim
 from preflight_proto.names import (
@@ -163,11 +163,14 @@ def decide(
         return _rebuilt(raw, namespace, config, known, confined)
     if about != (now := (config, namespace, confined, known)):
         facts = _facts(pod, namespace, config, known, confined)
-        read.last = now, facts
-    if (kept := _decisions.get(key := (facts, config))) is not None:
-        return kept
-    decision = _judge(facts, config)
-    return _decisions.put(key, decision, len(raw) + _weight(facts, decision))
+    if (decision := _decisions.get(key := (facts, config))) is None:
+        decision = _judge(facts, config)
+        weight = len(raw) + _weight(facts, decision)
+        _decisions.put(key, decision, weight)
+        if weight > Alike.LONGEST:  # what its claims ask for may be megabytes
+            return decision
+    read.last = now, facts
+    return decision
 
 
 def _weight(facts: DecisionKey, decision: Decision) -> int:
@@ -182,7 +185,10 @@ def _weight(facts: DecisionKey, decision: Decision) -> int:
         decision.unseen,
         decision.claims,
     )
-    return 2048 + len(decision.encoded) + len(msgspec.json.encode(rest))
+    # An entry of three bytes in the text becomes several objects.
+    objects = 384 * (len(facts.containers) + len(facts.init))
+    objects += 128 * (len(facts.empty) + len(facts.pull_secrets))
+    return 2048 + objects + len(decision.encoded) + len(msgspec.json.encode(rest))
 
 
 def _rebuilt(

@@ -68,7 +68,7 @@ class Decision(msgspec.Struct):
     (:func:`preflight_kube.logs.part`).
     """
     answer: Response | None = None
-    """What the API server is answered, once it has been."""
+    """The API server's answer, once there has been one."""
     needs: tuple[Ref, ...] = ()
     """Claims to be looked up before it can be decided."""
 

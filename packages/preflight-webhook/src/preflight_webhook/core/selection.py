@@ -63,7 +63,7 @@ _SKIPS: Final = {
 def _untestable(
     check: CheckConfig, config: Config, devices: PodDevices, *, gang: bool, ordered: str
 ) -> str:
-    """Which of :data:`_SKIPS` holds first; empty for none."""
+    """The first of :data:`_SKIPS` that holds; empty for none."""
     kinds = devices.of_gpus
     if "gpu" not in kinds and kinds.isdisjoint(check.supports):
         return min(kinds)

@@ -91,7 +91,7 @@ def _user(reserved: Any) -> str:
 
 
 def gives_gpus(claim: DeviceClaim | None, config: Config) -> bool:
-    """Whether ``claim`` is for GPUs; None is one that does not exist.
+    """Tell whether ``claim`` is for GPUs; None is one that does not exist.
 
     A request that may be met by GPUs or by something else is for GPUs: the scheduler decides, and
     it may decide for them.
@@ -103,7 +103,7 @@ def gives_gpus(claim: DeviceClaim | None, config: Config) -> bool:
 
 
 def given_by(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
-    """What the configured device classes make of ``claim``; None is one that does not exist.
+    """Devices that the configured classes make of ``claim``; None is one that does not exist.
     Administrative access gives a pod no device of its own.
     """
     if claim is None:

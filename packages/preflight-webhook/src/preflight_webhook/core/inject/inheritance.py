@@ -102,7 +102,7 @@ def locks_memory(settings: Iterable[ContainerSettings]) -> bool:
 def inherit(
     check: CheckConfig, config: Config, sources: Sequence[Source], empty: Sequence[EmptyVolume]
 ) -> Inherited | None:
-    """What ``check`` inherits; None where it is one that inherits nothing. Of two of ``sources``
+    """Settings that ``check`` inherits; None where it is one that inherits none. Of two ``sources``
     the first decides. ``empty``: the pod's emptyDirs.
     """
     patterns, raw_paths = _patterns(check, config)

@@ -83,7 +83,7 @@ class Injection:
 
 
 class WorkloadTraits(NamedTuple):
-    """What of a pod decides about its checks' containers but for their resources; most pods of a
+    """Facts of a pod that decide about its checks' containers, not their resources; most pods of a
     cluster differ little in it.
 
     ``settings`` and whether GPUs are given (``gpus``): of the containers (the first ``containers``
@@ -103,9 +103,9 @@ class WorkloadTraits(NamedTuple):
 
 
 class PodResources(NamedTuple):
-    """What checks may use of a pod: its ``devices``, what is reserved as seen from where they
-    stand, ``first`` or ``last``, by how many ``containers`` and init containers, and resources of
-    the pod's ``own`` (`spec.resources`), by name.
+    """Resources of a pod that checks may use: its ``devices``, what is reserved as seen from where
+    they stand, ``first`` or ``last``, by how many ``containers`` and init containers, and resources
+    of the pod's ``own`` (`spec.resources`), by name.
     """
 
     devices: PodDevices
