@@ -533,3 +533,20 @@ def test_a_wrapper_that_is_deleted_in_the_pause_of_a_reset_gives_its_quota_back_
     player.wait(30)
     assert player.world.wrapper is None
     assert player.rows[-1] == "gone"
+
+
+def test_who_runs_is_not_unhealthy_and_each_phase_is_one_event() -> None:
+    player = started(Player(wrapper()))
+    assert player.world.condition("Unhealthy")["status"] == "False"
+    assert [event.partition(":")[0] for event in player.world.events] == ["Resuming", "Running"]
+    player.complete()
+    player.settle()
+    assert player.world.events[-1].startswith("Succeeded")
+
+
+def test_a_deletion_by_force_is_an_event() -> None:
+    player = started(Player(wrapper(annotations={"forcefulDeletionGracePeriodDuration": "3s"})))
+    player.world.held |= {pod["metadata"]["uid"] for pod in player.world.pods.values()}
+    player.suspend(True)
+    player.until("Suspended")
+    assert sum(event.startswith("DeletionForced") for event in player.world.events) == 1

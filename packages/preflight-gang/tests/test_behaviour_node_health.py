@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -293,3 +294,16 @@ async def test_what_ran_on_an_earlier_node_of_the_name_says_nothing_of_the_new_o
         await node.run("good", "passed", "OK", 2)
         now = await node.is_written(lambda it: it.status.last_pass is not None, "tested")
         assert (now.status.state, now.status.checks[0].failed) == ("Healthy", None)
+
+
+async def test_when_a_check_passed_on_a_node_is_shown_by_who_leads_and_by_nobody_else(
+    cluster: Cluster, target: Connection, node: Node
+) -> None:
+    await node.join(capacity={"nvidia.com/gpu": "8"})
+    await node.run("good", "passed", "OK", 1)
+    about = {"check": "nccl-loopback", "node": node.name}
+    for epoch in (1, 2):
+        async with leads(target, epoch=epoch) as replica:
+            shown = partial(replica.counted, "preflight_node_last_pass_timestamp_seconds", **about)
+            await until(lambda shown=shown: shown() > 0, "it is shown")  # type: ignore[misc]
+        assert shown() == 0, "who leads no more shows nothing"

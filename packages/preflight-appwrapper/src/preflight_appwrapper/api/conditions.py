@@ -69,7 +69,9 @@ def put(
     now: datetime,
     generation: int = 0,
 ) -> S:
-    """``status`` with this condition (None: Unknown); its time moves as its status does, or not."""
+    """``status`` with this condition (None: Unknown); its time moves with its status, never back:
+    clocks of two leaders differ.
+    """
     text = "Unknown" if value is None else str(value)
     old, at = find(status, type_), now.replace(microsecond=0)
     if old is not None and (before := old.last_transition_time) is not None:

@@ -266,7 +266,9 @@ def _too_few(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
 
 
 def _started(context: PhaseContext, *, in_order: bool) -> tuple[datetime, str]:
-    """Since when pods are missed, and what that was."""
+    """Since when pods are missed, and by what: creation, loss of readiness, the end of a
+    suspension, or what others did that go before them.
+    """
     status, now = context.status, context.now
     known = [
         context.since(status, c.DEPLOYED),

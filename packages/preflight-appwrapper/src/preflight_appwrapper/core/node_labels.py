@@ -52,6 +52,8 @@ class LabeledNode(msgspec.Struct, frozen=True):
         if health.key in about.labels:
             kept = {health.key: about.labels[health.key]}
         bad = first_bad(self.status.conditions, health)
+        if bad is not None:  # a time alone changes nothing
+            bad = msgspec.structs.replace(bad, last_transition_time=None)
         metadata = LabeledNodeMetadata(name=about.name, uid=about.uid, labels=kept)
         return LabeledNode(metadata=metadata, status=_Status((bad,) if bad else ()))
 

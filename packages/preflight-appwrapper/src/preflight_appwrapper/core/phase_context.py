@@ -135,7 +135,9 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def deadline(since: datetime, seconds: float) -> datetime:
-    """The end of a period; a second later where ``since`` is a whole one, and may have been cut."""
+    """The end of a period; a second later where ``since`` is a whole one, and may have been cut.
+    One of zero is over at once.
+    """
     if seconds <= 0:
         return since
     try:

@@ -31,7 +31,7 @@ from preflight_appwrapper.core.snapshot import HeldEvacuation, WrapperSnapshot
 BAD_ANNOTATION: Final = "BadAnnotation"
 """Reason of an Event about a parameter that cannot be read."""
 _WATCHED: Final = ("pods", "components", "nodes", "wrapper")
-"""What is looked at sooner than time says, of a wrapper that runs."""
+"""Conditions of a running wrapper that are looked at sooner than time says."""
 
 
 def reconcile(

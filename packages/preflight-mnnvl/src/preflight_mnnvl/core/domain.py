@@ -119,7 +119,7 @@ def labels_of(domain: Domain, gang: str, instance: str) -> dict[str, str]:
 
 
 def other_release(given: Mapping[str, str] | None, instance: str) -> str:
-    """Whose an object with the labels ``given`` is, in words; empty where it is this release's."""
+    """Name who owns an object with the labels ``given``; empty where it is this release's."""
     labels = given or {}
     by = labels.get(names.MANAGED_BY)
     if by and by != names.MANAGED_BY_US:

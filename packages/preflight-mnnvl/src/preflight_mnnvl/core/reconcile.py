@@ -305,7 +305,7 @@ def _restored(view: DomainView, wanted: Wanted, now: float) -> tuple[Event, ...]
 
 
 def _of(members: Sequence[DomainMember]) -> str:
-    """Whose pods they are: the PodCliques by name."""
+    """Names of the PodCliques whose pods they are."""
     if not members:
         return ""
     several = "" if len(members) == 1 else "s"
