@@ -445,3 +445,9 @@ def test_who_keeps_certificates_elsewhere_says_so_to_every_webhook(name: str) ->
     marks = {o["metadata"]["name"]: [*o["data"]] for o in of("Secret", objects)}
     assert {"tls.crt", "tls.key"} <= {*secrets.pop("theirs")}
     assert secrets == marks  # AppWrapper's key, which no authority makes
+
+
+@CHART
+def test_a_digest_that_is_none_stops_the_install(chart: Path) -> None:
+    with pytest.raises(ChartError, match="digest"):
+        made(chart, image={"digest": "latest"})

@@ -132,7 +132,8 @@ class PolicyServer:
         query = ("&" if "?" in path else "?") + "dryRun=All" if dry_run else ""
         kubelets = ("system:nodes",) if user.startswith("system:node:") else ()
         who: Any = {"user": user, "groups": (*groups, *kubelets)}
-        return Impersonator(self.server).ask(method, path + query, body, **who).words
+        answer = Impersonator(self.server).ask(method, path + query, body, **who)
+        return answer.words or (f"status {answer.status}" if answer.status >= 400 else "")
 
     def create(self, namespace: str, pod: Object, **options: Any) -> str:
         """Try to create a pod; nothing is stored."""

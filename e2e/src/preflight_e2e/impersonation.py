@@ -143,7 +143,7 @@ def prepared(installed: Installed) -> TenantNamespace:
 
 
 def _actor(installed: Installed, namespace: str, name: str) -> Actor:
-    """Whoever has a token of a ServiceAccount and nothing of the administrator's."""
+    """A client with the token of a ServiceAccount and nothing of the administrator's."""
     spec = {"spec": {"expirationSeconds": 3600}}
     token = installed.api.create_namespaced_service_account_token(
         name, namespace, spec

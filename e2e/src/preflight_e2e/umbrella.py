@@ -78,7 +78,7 @@ def specs(kind: str, objects: Iterable[Object]) -> dict[str, Object]:
 
 
 def templates(objects: Iterable[Object]) -> dict[str, Object]:
-    """What pods are made of, by the kind and name of what makes them."""
+    """Templates of pods, by the kind and name of what makes them."""
     kinds = {"Deployment", "DaemonSet", "Job", "CronJob"}
     return {
         f"{o['kind']}/{o['metadata']['name']}": o["spec"].get("jobTemplate", o)["spec"]["template"]
@@ -88,7 +88,7 @@ def templates(objects: Iterable[Object]) -> dict[str, Object]:
 
 
 def configs(values: Values) -> dict[str, Any]:
-    """What each part is configured with, by the name of its ConfigMap."""
+    """Configuration of each part, by the name of its ConfigMap."""
     return {
         name: yaml.safe_load(o["data"]["config.yaml"])
         for name, o in named("ConfigMap", render(UMBRELLA, values)).items()
@@ -106,7 +106,7 @@ def verbs(role: Object) -> dict[tuple[str, str], set[str]]:
 
 
 def notes(values: Values) -> str:
-    """What Helm prints after an install."""
+    """Notes that Helm prints after an install."""
     with Chart.load(UMBRELLA) as chart:
         files = chart.render(values, name="preflight", namespace="preflight", revision=1)
     return str(files["preflight/templates/NOTES.txt"])

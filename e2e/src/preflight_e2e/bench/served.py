@@ -137,7 +137,9 @@ def _port(process: subprocess.Popen[bytes], log: Path, message: str) -> int:
         lines = (line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n"))
         return next((line for line in map(json.loads, lines) if line["msg"] == message), None)
 
-    return int(until(logged, f"a service says that it has {message}", PATIENCE, 0.02)["port"])
+    return int(
+        until(logged, f'{process.args!r} logs "{message}" (see {log})', PATIENCE, 0.02)["port"]
+    )
 
 
 @contextmanager
