@@ -33,7 +33,7 @@ def test_the_gauge_of_who_leads_is_one_while_it_leads(monkeypatch: pytest.Monkey
         await parts.lead(Leadership(1, math.inf))
         note()
 
-    monkeypatch.setattr(service.manager, "run", run)
+    monkeypatch.setattr("preflight_gang.service.manager.run", run)
     monkeypatch.setattr("preflight_gang.metrics.Metrics.follow", lambda *_: None)
     monkeypatch.setattr(Controller, "__init__", lambda *_: None)
     monkeypatch.setattr(Controller, "mirror", None)
