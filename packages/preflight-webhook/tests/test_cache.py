@@ -11,6 +11,7 @@ from typing import Any
 
 import preflight_kube.admission
 import preflight_webhook
+import pytest
 from preflight_webhook.config.config import parse
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.cache import SizedCache
@@ -30,17 +31,27 @@ def test_what_would_take_the_place_of_all_others_is_not_kept() -> None:
     assert (kept.get("small"), kept.get("large")) == ("a", None)
 
 
-def test_decisions_about_pods_of_a_thousand_empty_containers_are_weighed_as_what_they_take() -> (
-    None
-):
+@pytest.mark.component  # what is allocated is traced, which is slow
+@pytest.mark.parametrize(
+    "gpu", [False, True], ids=["without checks", "whose settings are inherited"]
+)
+def test_decisions_about_pods_of_a_thousand_empty_containers_are_weighed_as_what_they_take(
+    *, gpu: bool
+) -> None:
     """Three bytes of text become several objects."""
     config = parse("checks: [{name: nccl-loopback, image: 'nccl:1'}]")
     containers: list[dict[str, Any]] = [{} for _ in range(1024)]
     tracemalloc.start()
     for number in range(24):
         annotations = {"nvsentinel.nvidia.com/preflight-checks": f"x{number}"}
+        if gpu:
+            annotations = {}
+            containers[0] = {
+                "resources": {"limits": {"nvidia.com/gpu": "1"}},
+                "env": [{"name": "NCCL_ALGO", "value": f"x{number}"}],
+            }
         pod = {"metadata": {"annotations": annotations}, "spec": {"containers": containers}}
-        decide(json.dumps(pod).encode(), "ml", config)
+        assert decide(json.dumps(pod).encode(), "ml", config).denied is False
     gc.collect()
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -51,8 +51,8 @@ def real_api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiSer
 
 @pytest.fixture(params=["double", "real"])
 def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiFixture]:
-    """The same test against the double and against a real kube-apiserver. ``SERVED`` of the test's
-    module: what the double serves, if not only the usual.
+    """Both servers in turn, the double and a real kube-apiserver. ``SERVED`` of the test's module:
+    resources of the double, if not only the usual.
     """
     namespace: dict[str, Any] = {"metadata": {"name": f"t-{uuid.uuid4().hex[:10]}"}}
     name = namespace["metadata"]["name"]

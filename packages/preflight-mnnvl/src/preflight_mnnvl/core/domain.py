@@ -132,7 +132,7 @@ def other_release(given: Mapping[str, str] | None, instance: str) -> str:
 
 
 def other_identity(given: Mapping[str, str] | None, domain: Domain, instance: str) -> str:
-    """The same of an object of our name; empty where it is this domain's."""
+    """Name who owns an object of our name; empty where it is this domain's."""
     if whose := other_release(given, instance):
         return whose
     labels, wanted = given or {}, identity_labels(domain)

@@ -34,7 +34,7 @@ from preflight_webhook.api.review import (
 from preflight_webhook.api.types import Container, Pod, ResourceRequirements, Volume
 from preflight_webhook.config.config import Config
 from preflight_webhook.core import limits
-from preflight_webhook.core.cache import SizedCache
+from preflight_webhook.core.cache import CONTAINER, ENTRY, SizedCache
 from preflight_webhook.core.decision import UNKNOWN, Decision, Skip
 from preflight_webhook.core.detect.devices import (
     DeviceClaim,
@@ -185,9 +185,8 @@ def _weight(facts: DecisionKey, decision: Decision) -> int:
         decision.unseen,
         decision.claims,
     )
-    # An entry of three bytes in the text becomes several objects.
-    objects = 384 * (len(facts.containers) + len(facts.init))
-    objects += 128 * (len(facts.empty) + len(facts.pull_secrets))
+    objects = CONTAINER * (len(facts.containers) + len(facts.init))
+    objects += ENTRY * (len(facts.empty) + len(facts.pull_secrets))
     return 2048 + objects + len(decision.encoded) + len(msgspec.json.encode(rest))
 
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+CONTAINER: Final = 384
+"""Bytes of the objects that a container is read into, whose text may have three."""
+ENTRY: Final = 128
+"""Bytes of those of a volume or a pull secret."""
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

@@ -312,7 +312,7 @@ def _controller_of(pod: Pod) -> OwnerReference | None:
 def _role(pod: Pod) -> str:
     """The role of a pod of a Kubeflow job that no size counts, else nothing."""
     roles = [role.lower() for key in _ROLES if (role := _labels(pod).get(key))]
-    return next((role for role in roles if role in keys.NOT_COUNTED), "") if roles else ""
+    return next((role for role in roles if role in keys.NOT_COUNTED), "")
 
 
 def _labels(pod: Pod) -> Mapping[str, str]:

@@ -63,9 +63,7 @@ def profiled(pod: Pod) -> bool:
     own = decode_security(raw) if b"Localhost" in raw or b"\\" in raw else None
     if own and map_of(own.get("appArmorProfile")).get("type") == "Localhost":
         return True
-    named = pod.metadata.annotations
-    if not named or _PROFILE not in "\n".join(named):
-        return False
+    named = pod.metadata.annotations or {}
     return any(named[key].startswith("localhost/") for key in named if key.startswith(_PROFILE))
 
 

@@ -30,7 +30,7 @@ from preflight_proto.roster import FILE as ROSTER_FILE
 
 from preflight_webhook.config import extra_volumes as extras
 from preflight_webhook.config.config import CheckConfig, CheckResources, Config
-from preflight_webhook.core.cache import SizedCache
+from preflight_webhook.core.cache import CONTAINER, ENTRY, SizedCache
 from preflight_webhook.core.decision import UnreadEnvFrom
 from preflight_webhook.core.detect.devices import NO_GPU, PodDevices
 from preflight_webhook.core.detect.resources import (
@@ -194,8 +194,9 @@ def _template(
             template.unseen.extend(inherited.unseen)
     for extra in extras.volumes([volume for check, _ in checks for volume in check.extra_volumes]):
         template.volumes[extra["name"]] = msgspec.Raw(_encode(extra))
+    objects = CONTAINER * len(workload.settings) + ENTRY * len(workload.empty)
     about = workload.settings, workload.empty, template
-    return _templates.put(key, template, 2048 + len(_encode(about)))
+    return _templates.put(key, template, 2048 + objects + len(_encode(about)))
 
 
 def _named(name: str, source: Mapping[str, Any]) -> msgspec.Raw:
