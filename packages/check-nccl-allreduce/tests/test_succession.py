@@ -105,12 +105,19 @@ class Line(Gang):
                 except Inconclusive as error:
                     self.verdicts[rank] = error
 
-    def play(self, work: Work, *killers: Callable[[], object], late: tuple[int, ...] = ()) -> None:
+    def play(
+        self,
+        work: Work,
+        *killers: Callable[[], object],
+        late: tuple[int, ...] = (),
+        real_time: bool = False,
+    ) -> None:
         """All members but ``late`` ones; each killer is an async function that takes the gang
         apart.
         """
         ranks = [rank for rank in range(self.size) if rank not in late]
-        self.run(*[lambda rank=rank: self.process(rank, work) for rank in ranks], *killers)  # type: ignore[arg-type]
+        members = [lambda rank=rank: self.process(rank, work) for rank in ranks]
+        self.run(*members, *killers, real_time=real_time)  # type: ignore[arg-type]
 
     def agreed(self, *ranks: int) -> VerdictMessage:
         """The one verdict that all of these, and nobody else, ended with."""
@@ -237,13 +244,17 @@ def test_a_verdict_that_a_lost_leader_had_decided_is_what_its_successor_tells(
     assert gang.agreed(1, 2, 3) == PASSED
 
 
-def slow(gang: Line, seconds: float, ready: Callable[[], bool], work: Work) -> Callable[[], object]:
-    """Rank 0 in a thread of its own, which is stopped for so long once something is so."""
+def stopped(gang: Line, ready: Callable[[], bool], work: Work) -> Callable[[], object]:
+    """Rank 0 in a thread of its own, which is stopped once something is so, and until the others
+    have followed another leader.
+    """
 
     async def stops() -> None:
         while not ready():
             await anyio.sleep(0.02)
-        time.sleep(seconds)
+        there, end = arrivals(gang), time.monotonic() + 600
+        while (gang.led != [0, 1] or arrivals(gang) == there) and time.monotonic() < end:
+            time.sleep(0.02)
 
     async def rank_0() -> None:
         async with anyio.create_task_group() as group:
@@ -259,9 +270,14 @@ def slow(gang: Line, seconds: float, ready: Callable[[], bool], work: Work) -> C
     return wait
 
 
+def arrivals(gang: Line) -> int:
+    """How often a leader took a member in."""
+    return sum("is there" in line for line in gang.said)
+
+
 def test_a_leader_that_was_stopped_in_the_run_ends_with_the_verdict_of_its_successor() -> None:
     gang = Line()
-    gang.play(stuck, slow(gang, PACE.lost_after + 1.0, all_ready(gang), stuck), late=(0,))
+    gang.play(stuck, stopped(gang, all_ready(gang), stuck), late=(0,), real_time=True)
     verdict = gang.agreed(0, 1, 2, 3)
     assert verdict.code == "LEADER_LOST"
     assert gang.led == [0, 1]
@@ -269,19 +285,14 @@ def test_a_leader_that_was_stopped_in_the_run_ends_with_the_verdict_of_its_succe
 
 def test_a_leader_that_was_stopped_before_the_run_takes_part_under_its_successor() -> None:
     gang = Line()
-    stopped = slow(
-        gang,
-        2 * PACE.lost_after + 1.5,
-        lambda: any("(3 of 4)" in line for line in gang.said),
-        sound,
-    )
 
     async def last() -> None:
         while gang.led != [0, 1]:
             await anyio.sleep(0.02)
         await gang.process(3)
 
-    gang.play(sound, stopped, last, late=(0, 3))
+    three = stopped(gang, lambda: any("(3 of 4)" in line for line in gang.said), sound)
+    gang.play(sound, three, last, late=(0, 3), real_time=True)
     assert gang.agreed(0, 1, 2, 3) == PASSED
     assert gang.led == [0, 1]
 
