@@ -4,18 +4,18 @@ nobody.
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from allreduce_testing.gangs.gang import MUTANTS, TOKEN, GangUnderTest, MemberEnd
+from allreduce_testing.gangs.gang import MUTANTS, TOKEN, WITHIN, GangUnderTest, MemberEnd
 from check_nccl_allreduce.control import frames
 from needs import needs_torch
 
@@ -88,7 +88,7 @@ def unauthenticated(port: int, *acts: Act, pause: float = 0.02) -> Iterator[list
 
 
 def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + WITHIN
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -144,27 +144,66 @@ def test_a_stranger_on_the_rendezvous_port_changes_nothing(gang: GangUnderTest, 
     gang.start(0)
     gang.seal(0)
     with unauthenticated(gang.master_port, act) as worked:
-        gang.start(1, code=SLOW_AGENT)  # rank 0's store is open meanwhile
+        late = gang.home / "late"  # rank 0's store is open meanwhile
+        gang.start(1, code=MUTANTS, MUTANT="slow", MUTANT_UNTIL=str(late))
         gang.seal(1)
+        until(lambda: worked[0] >= 3)
+        late.touch()
         ends = gang.all_ended()
-    assert worked[0] > 0
     assert [(end.exit_code, end.result.code) for end in ends] == [(0, "OK")] * 2
+
+
+@contextmanager
+def vandal(port: int) -> Iterator[threading.Event]:
+    """Overwrite, in the store on ``port``, the keys that torchrun uses, again and again; yields
+    whether they all were once, or the store ended over the first of them.
+    """
+    from torch.distributed import TCPStore
+
+    over, wrote = threading.Event(), threading.Event()
+    names = ("role_info/0", "role_info/1", "assigned_ranks/0", "assigned_ranks/1")
+    prefixes = ("", "none/", "/none/", "default/")
+
+    def go() -> None:
+        while not over.wait(0.01):
+            with suppress(OSError, RuntimeError):
+                socket.create_connection(("127.0.0.1", port)).close()  # else torch tries for long
+                store = TCPStore(
+                    "127.0.0.1",
+                    port,
+                    is_master=False,
+                    timeout=timedelta(seconds=1),
+                    use_libuv=False,
+                )
+                written = False
+                try:
+                    while not over.is_set():
+                        for prefix, name in itertools.product(prefixes, names):
+                            store.set(f"{prefix}torchelastic/{name}", "nonsense")
+                            written = True
+                        wrote.set()
+                except RuntimeError:
+                    if written:
+                        wrote.set()
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    try:
+        yield wrote
+    finally:
+        over.set()
+        thread.join()
 
 
 def vandalized(gang: GangUnderTest, mutant: str) -> list[MemberEnd]:
     """How a gang ends whose store's keys somebody overwrites while rank 0 waits for the others."""
-    gang.start(0, 1, code=MUTANTS, MUTANT=mutant)
-    with subprocess.Popen(
-        [sys.executable, "-c", VANDAL, str(gang.master_port)], stdout=subprocess.PIPE, text=True
-    ) as vandal:
-        try:
-            assert vandal.stdout is not None
-            assert vandal.stdout.readline() == "ready\n"
-            gang.seal()
-            assert vandal.stdout.readline() == "wrote\n"
-            return gang.all_ended()
-        finally:
-            vandal.kill()
+    late = gang.home / "late"
+    gang.start(0, 1, code=MUTANTS, MUTANT=mutant, MUTANT_UNTIL=str(late))
+    with vandal(gang.master_port) as wrote:
+        gang.seal()
+        assert wrote.wait(WITHIN)
+        late.touch()
+        return gang.all_ended()
 
 
 def test_a_stranger_who_speaks_the_stores_language_cannot_find_our_keys(
@@ -181,31 +220,9 @@ def test_the_same_stranger_breaks_a_rendezvous_that_has_torchruns_own_name(tmp_p
     four gangs.
     """
     for attempt in range(4):
-        with GangUnderTest(tmp_path / str(attempt)) as gang:
+        with GangUnderTest(tmp_path / str(attempt), preloaded=True) as gang:
             ends = vandalized(gang, "slow-unnamed")
         assert [end.result.code for end in ends] == ["OK", "OK"], "a second round mends it"
         if "leader: round 2" in ends[0].output:
             return
     pytest.fail("four gangs, and the stranger broke none")
-
-
-VANDAL = """
-import datetime, sys
-from torch.distributed import TCPStore
-print("ready", flush=True)
-keys = ["torchelastic/role_info/0", "torchelastic/role_info/1", "torchelastic/assigned_ranks/0", "torchelastic/assigned_ranks/1"]
-written = 0
-while True:
-    try:
-        store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, timeout=datetime.timedelta(seconds=1), use_libuv=False)
-        for _ in range(1000):
-            for prefix in ("", "none/", "/none/", "default/"):
-                for key in keys:
-                    store.set(prefix + key, "nonsense")
-            if not written:
-                print("wrote", flush=True)
-            written += 1
-    except Exception:
-        pass
-"""
-SLOW_AGENT = MUTANTS.replace("main()", "import os; os.environ['MUTANT'] = 'slow'; main()")

@@ -155,15 +155,16 @@ def no_rendezvous() -> None:
 
 
 def slow(*, unnamed: bool = False) -> None:
-    """Launch late: the others' side of the rendezvous stands open meanwhile; ``unnamed``: the first
-    launch has torchrun's own name for it, which everybody knows.
+    """Launch once the file MUTANT_UNTIL exists: the others' side of the rendezvous stands open
+    meanwhile; ``unnamed``: the first launch has torchrun's own name for it, which everybody knows.
     """
     real = agent.launch
 
     def launch(argv: list[str]) -> None:
         order = json.loads(os.environ["PREFLIGHT_WORKER_ORDER"]) if unnamed else {}
         first = order.get("master_port") == int(os.environ["MASTER_PORT_GIVEN"])
-        time.sleep(1.5 if mine_by_node(argv) else 0)
+        while mine_by_node(argv) and not Path(os.environ["MUTANT_UNTIL"]).exists():
+            time.sleep(0.02)
         real([word for word in argv if not (first and word.startswith("--rdzv-id="))])
 
     agent.launch = launch
