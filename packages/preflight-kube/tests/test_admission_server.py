@@ -24,6 +24,7 @@ import pytest
 import trustme
 from preflight_kube.admission import request_body as body
 from preflight_kube.admission import reviews, server
+from preflight_kube.admission.connections import Connections
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Reviews, Unavailable
@@ -107,7 +108,13 @@ class Hook:
         )
         self.certificate = Certificate(folder, "the test", client_ca)
         self.server = HttpServer(
-            "hook", self.reviews, self.metrics, self.certificate, host="127.0.0.1", port=0
+            "hook",
+            self.reviews,
+            self.metrics,
+            self.certificate,
+            host="127.0.0.1",
+            port=0,
+            patience=3600,  # tests look at connections themselves
         )
 
     async def _answer(self, request: AdmissionRequest) -> Response:
@@ -119,11 +126,21 @@ class Hook:
     async def _allow(self, request: AdmissionRequest) -> Response:
         return Response()
 
-    def client(self, shows: trustme.LeafCert | None = None) -> httpx.AsyncClient:
+    @property
+    def connections(self) -> Connections:
+        assert self.server._server is not None
+        return self.server._server.connections
+
+    @property
+    def trust(self) -> ssl.SSLContext:
         context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        return context
+
+    def client(self, shows: trustme.LeafCert | None = None) -> httpx.AsyncClient:
+        context = self.trust
         if shows is not None:
             shows.configure_cert(context)
-        self.authority.configure_trust(context)
         base = f"https://127.0.0.1:{self.server.port}"
         return httpx.AsyncClient(base_url=base, verify=context, trust_env=False, timeout=60)
 
@@ -328,6 +345,49 @@ async def test_an_object_of_another_shape_is_denied_and_an_outage_is_a_500_with_
     (refused,) = [one for one in caplog.records if one.getMessage() == "request refused"]
     said = vars(refused)["about"]
     assert (said["uid"], said["why"]) == (UID, "the claims cannot be looked up")
+
+
+HALVES = {
+    "nothing": b"",
+    "half a header": b"POST /soon HTTP/1.1\r\nhost: x\r\ncontent-ty",
+    "half a body": b"POST /soon HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{",
+    "half a body that is asked for": b"POST /hook HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{",
+}
+
+
+@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES)
+async def test_a_client_that_does_not_go_on_between_two_looks_is_cut_off(
+    hook: Hook, half: bytes
+) -> None:
+    async with await anyio.connect_tcp(
+        "127.0.0.1", hook.server.port, ssl_context=hook.trust, tls_standard_compatible=False
+    ) as stalled:
+        await stalled.send(half)
+        await until(
+            lambda: len(hook.connections._open) == 1 and hook.connections._held == len(half),
+            "all of it has come",
+        )
+        hook.connections.cut_stalled()
+        assert response_of(await hook.post())["allowed"]
+        assert not hook.sample("t_admission_connections_cut_total", reason="stalled")
+        hook.connections.cut_stalled()
+        assert hook.sample("t_admission_connections_cut_total", reason="stalled") == 1
+        with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+            await stalled.receive()
+    assert response_of(await hook.post())["allowed"]
+
+
+async def test_a_connection_in_use_is_kept_between_its_requests(hook: Hook) -> None:
+    async with hook.client() as http:
+        ports = []
+        for _ in range(2):
+            for path in ("/soon", "/hook"):
+                answer = await http.post(path, json=review())
+                assert answer.status_code == 200
+                ports.append(answer.extensions["network_stream"].get_extra_info("client_addr")[1])
+                for _ in range(3):  # more than it takes to cut off what has stalled
+                    hook.connections.cut_stalled()
+    assert len(set(ports)) == 1
 
 
 async def test_an_answer_comes_before_the_api_server_gives_up(hook: Hook) -> None:
