@@ -22,6 +22,15 @@ from preflight_testing.apiserver import ASSETS, ApiServer, assets, version
 
 ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
 """Names a folder with the kube-apiserver of Kubernetes 1.35."""
+PROGRAM = ("-m", "preflight_webhook")
+LOOKING_OFTEN = (
+    "-c",
+    "from preflight_kube.admission import server\n"
+    "from preflight_webhook import cli, service\n"
+    "server.POLL_EVERY = service.POLL_EVERY = 0.05\n"
+    "cli.main()",
+)
+"""The same, for tests of files that change: they are looked at as soon as they do."""
 PATIENCE = 300.0
 """Seconds for what ought to happen at once; who waits so long waits for ever."""
 
@@ -49,6 +58,12 @@ def write_certificate(authority: trustme.CA, folder: Path) -> None:
     leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
 
 
+def rewrite(file: Path, text: str) -> None:
+    """Change a file at once: whoever reads it finds the old text or the new, and no half of it."""
+    (new := file.with_name(f"{file.name}.new")).write_text(text)
+    new.replace(file)
+
+
 @contextmanager
 def webhook(
     folder: Path,
@@ -56,16 +71,17 @@ def webhook(
     *options: str,
     authority: trustme.CA | None = None,
     kubeconfig: Path | None = None,
+    program: Sequence[str] = PROGRAM,
 ) -> Iterator[Webhook]:
     """It serves from ``folder``, with a leaf of ``authority``, or with the pair that is there
-    already.
+    already. ``program``: or :data:`LOOKING_OFTEN`.
     """
     if authority is not None:
         write_certificate(authority, folder)
     file = folder / "config.yaml"
     if not file.exists():  # replicas may share a folder
         file.write_text(config)
-    command = [sys.executable, "-m", "preflight_webhook", "serve", "--config", str(file)]
+    command = [sys.executable, *program, "serve", "--config", str(file)]
     command += [
         "--cert-dir",
         str(folder),
@@ -106,7 +122,7 @@ def ports(lines: Iterable[str]) -> list[int]:
     return []
 
 
-def wait_until(done: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
+def wait_until(done: Callable[[], bool], process: subprocess.Popen[Any] | None = None) -> None:
     """Until ``done``, while ``process`` lives."""
     end = time.monotonic() + PATIENCE
     while not done():

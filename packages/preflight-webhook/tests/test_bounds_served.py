@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import pytest
 import trustme
 import yaml
-from served import Webhook, wait_until, webhook
+from served import LOOKING_OFTEN, PROGRAM, Webhook, rewrite, wait_until, webhook
 from test_serve import GPU_POD, review
 
 pytestmark = pytest.mark.timeout(600)
@@ -163,13 +163,24 @@ class Served:
 
 @contextmanager
 def serving(
-    folder: Path, *options: str, config: str = CONFIG, kubeconfig: Path | None = None
+    folder: Path,
+    *options: str,
+    config: str = CONFIG,
+    kubeconfig: Path | None = None,
+    program: Sequence[str] = PROGRAM,
 ) -> Iterator[Served]:
     authority = trustme.CA()
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
     with webhook(
-        folder, config, "--linger", "0", *options, authority=authority, kubeconfig=kubeconfig
+        folder,
+        config,
+        "--linger",
+        "0",
+        *options,
+        authority=authority,
+        kubeconfig=kubeconfig,
+        program=program,
     ) as hook:
         yield Served(hook, trust)
 
@@ -533,11 +544,11 @@ WRONG = {
 def test_a_wrong_configuration_of_any_kind_keeps_neither_the_next_good_one_nor_a_certificate(
     tmp_path: Path,
 ) -> None:
-    with serving(tmp_path) as server:
+    with serving(tmp_path, program=LOOKING_OFTEN) as server:
         file = tmp_path / "config.yaml"
         refused = 0.0
         for text in (WRONG["keys of two kinds"], WRONG["a long time"], WRONG["itself"]):
-            file.write_text(text)
+            rewrite(file, text)
             refused += 1
             wait_until(
                 lambda wanted=refused: (
@@ -546,7 +557,7 @@ def test_a_wrong_configuration_of_any_kind_keeps_neither_the_next_good_one_nor_a
                 server.hook.process,
             )
         assert server.metric("preflight_webhook_config_valid") == 0
-        file.write_text("checks: [{name: mine, image: m}]")
+        rewrite(file, "checks: [{name: mine, image: m}]")
         wait_until(
             lambda: server.metric("preflight_webhook_config_generation") == 2, server.hook.process
         )
@@ -601,7 +612,7 @@ def test_a_certificate_out_of_its_time_is_said_once_and_no_replica_with_it_is_re
     tmp_path: Path, begins: int, ends: int, says: str
 ) -> None:
     dated(tmp_path, begins, ends)
-    with webhook(tmp_path, CONFIG, "--linger", "0") as hook:
+    with webhook(tmp_path, CONFIG, "--linger", "0", program=LOOKING_OFTEN) as hook:
         server = Served(hook, ssl.create_default_context())
         wait_until(lambda: "starting" not in server.readyz()[1], hook.process)
         status, why = server.readyz()
@@ -645,7 +656,7 @@ def test_no_session_of_a_client_outlives_its_authority(
 ) -> None:
     old, new, file = trustme.CA(), trustme.CA(), tmp_path / "client-ca.pem"
     old.cert_pem.write_to_path(file)
-    with serving(tmp_path, "--client-ca", str(file)) as server:
+    with serving(tmp_path, "--client-ca", str(file), program=LOOKING_OFTEN) as server:
         contexts = {}
         for authority in (old, new):
             context = contexts[authority] = ssl.create_default_context(cadata=None)
