@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 import trustme
-from served import Webhook, wait_until, webhook
+from served import PATIENCE, Webhook, wait_until, webhook
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p"},
@@ -92,26 +92,33 @@ def test_a_rolling_restart_under_load_loses_no_admission(tmp_path: Path) -> None
     authority, service, stop = trustme.CA(), Service(), threading.Event()
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
-    replica = partial(webhook, tmp_path, "checks: [{name: dcgm-diag, image: d}]", "--linger", "2")
+    config = "checks: [{name: dcgm-diag, image: d}]"
+    replica = partial(webhook, tmp_path, config, "--linger", "3600")
     with ExitStack() as stack:
         old = [stack.enter_context(replica(authority=one)) for one in (authority, None)]
         service.replicas = list(old)
         clients = [Client(service, trust, number) for number in range(6)]
         threads = [threading.Thread(target=client.run, args=(stop,)) for client in clients]
+
+        def each_gets_on() -> None:
+            before = [client.answered for client in clients]
+            wait_until(
+                lambda: all(c.answered > b + 10 for c, b in zip(clients, before, strict=True))
+            )
+
         for thread in threads:
             thread.start()
         try:
-            wait_until(lambda: min(client.answered for client in clients) > 10)
+            each_gets_on()
             for leaving in old:
                 successor = stack.enter_context(replica())
                 service.replicas = [*service.replicas, successor]
                 leaving.process.send_signal(signal.SIGTERM)
                 service.drop_when_unready(leaving)
-                assert leaving.process.wait(timeout=30) == 0
-            before = [client.answered for client in clients]
-            wait_until(
-                lambda: all(c.answered > b + 10 for c, b in zip(clients, before, strict=True))
-            )
+                each_gets_on()  # elsewhere: it has closed their connections with its answers
+                leaving.process.send_signal(signal.SIGTERM)  # nobody needs it to linger any more
+                assert leaving.process.wait(timeout=PATIENCE) == 0
+            each_gets_on()
         finally:
             stop.set()
             for thread in threads:
