@@ -106,44 +106,6 @@ def install(
         )
 
 
-def run_tests(session: nox.Session, *args: str) -> None:
-    """Run pytest. With RERUN_FAILED=1, up to three tests that failed are run once more, alone, and
-    named in the last lines.
-
-    Tests of real processes wait for what happens, but a machine that stands still for a minute
-    outlasts any patience. Who fails twice fails, and so does a suite in which more than three tests
-    fail.
-    """
-    cache = Path(session.virtualenv.location, "pytest-cache")
-    try:
-        session.run("pytest", *fresh(cache), *args)
-    except CommandFailed:
-        failed = failed_once(cache)
-        if not failed:
-            raise
-        session.warn(f"failed, and run once more alone: {', '.join(failed)}")
-        session.run("pytest", "-n", "0", *failed)
-        session.warn(only_again(failed))
-
-
-def fresh(cache: Path) -> list[str]:
-    """Options of pytest that make it note in an empty `cache` what fails."""
-    shutil.rmtree(cache, ignore_errors=True)
-    return ["-o", f"cache_dir={cache}"]
-
-
-def failed_once(cache: Path) -> list[str]:
-    """The tests to be run again, by their ids: none without RERUN_FAILED=1, nor where many failed."""
-    kept = cache / "v/cache/lastfailed"
-    failed = list(json.loads(kept.read_text())) if kept.is_file() else []
-    return failed if os.environ.get("RERUN_FAILED") == "1" and len(failed) <= 3 else []
-
-
-def only_again(failed: Sequence[str]) -> str:
-    """What is said of tests whose second try passed."""
-    return f"passed only when run again: {', '.join(failed)}; was the machine busy, or is the test wrong?"
-
-
 @nox.session
 def lint(session: nox.Session) -> None:
     """Ruff: rules and format, over everything (`-- --fix` corrects)."""
@@ -316,7 +278,7 @@ def attacks(session: nox.Session) -> None:
             "KUBEBUILDER_ASSETS is not set, so there is no real API server; nox -s assets brings one, and prints what to set."
         )
     sync(session, "--all-packages", "--group", "test")
-    run_tests(session, "e2e/tests/test_attacks.py", "-n", "0", *session.posargs)
+    session.run("pytest", "e2e/tests/test_attacks.py", "-n", "0", *session.posargs)
 
 
 @nox.session(name="ten-times", venv_backend="none")
@@ -401,8 +363,8 @@ def gloo(session: nox.Session, torch: str) -> None:
         session, "--inexact", "--package", "check-nccl-allreduce", "--group", "test"
     )  # torch, once added, stays
     add_torch(session, Path(session.virtualenv.location), torch)
-    run_tests(
-        session,
+    session.run(
+        "pytest",
         "packages/check-nccl-allreduce/tests",
         "-m",
         UNTIMED,
@@ -500,7 +462,7 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
     """A member's tests in the session's environment, made as the lock says."""
     if member == "workspace":
         sync(session, "--only-group", "test")
-        run_tests(session, "tests", *workers(), *args)
+        session.run("pytest", "tests", *workers(), *args)
         return
     group = [] if member == "preflight-e2e" else ["--group", "test"]
     if member in WITH_TORCH:
@@ -509,7 +471,7 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
     else:
         sync(session, "--package", member, *group)
     ignore = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
-    run_tests(session, f"{MEMBERS[member]}/tests", *ignore, *workers(), *args)
+    session.run("pytest", f"{MEMBERS[member]}/tests", *ignore, *workers(), *args)
 
 
 def side_by_side(
@@ -557,12 +519,6 @@ def side_by_side(
     finally:
         for suite in running:
             suite.end()
-    for suite in ended:  # with nothing beside it
-        if not suite.passed() and (again := failed_once(suite.cache)):
-            session.warn(f"failed, and run once more alone: {', '.join(again)}")
-            suite.run_again(again)
-            session.warn(only_again(again) if suite.passed() else f"failed again: see {suite.log}")
-            suite.tell(session)
     if failed := [suite.member for suite in ended if not suite.passed()]:
         session.error(f"failed: {', '.join(sorted(failed))}")
 
@@ -572,7 +528,6 @@ class Suite:
 
     def __init__(self, member: str, home: Path, words: list[str], log: Path) -> None:
         self.member, self._home, self._words, self.log = member, home, words, log
-        self.cache = log.with_suffix(".cache")
         self._noted = log.with_suffix(".seconds")
         self._process: subprocess.Popen[bytes] | None = None
         self._began = 0.0
@@ -586,22 +541,14 @@ class Suite:
     def begin(self) -> None:
         """Start it; its programs are those of its environment."""
         self._began = time.monotonic()
-        self._start(*fresh(self.cache), *self._words)
-
-    def run_again(self, failed: list[str]) -> None:
-        """Run tests that failed, one after the other, to their end."""
-        self._start("-n", "0", *failed).wait()
-
-    def _start(self, *words: str) -> subprocess.Popen[bytes]:
         path = f"{self._home}/bin{os.pathsep}{os.environ['PATH']}"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [f"{self._home}/bin/pytest", *words],
+                [f"{self._home}/bin/pytest", *self._words],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "VIRTUAL_ENV": str(self._home), "PATH": path},
             )
-        return self._process
 
     def ended(self) -> bool:
         """Whether it has ended; notes how long it took."""

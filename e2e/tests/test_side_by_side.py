@@ -24,8 +24,6 @@ class Lab:
         self.together: set[frozenset[str]] = set()
         self.lock = threading.Lock()
         self.raises = ""
-        self.fails: dict[str, int] = {}
-        """How many times a row is not as expected."""
         monkeypatch.setattr(side_by_side, "run", self.run)
 
     def ready(self, values: dict[str, Any]) -> None:
@@ -52,8 +50,7 @@ class Lab:
             with self.lock:
                 self.together.add(frozenset(self.running))
                 del self.running[row.id]
-        self.fails[row.id] = self.fails.get(row.id, 0) - 1
-        return ScenarioOutcome(row.id, problems=["odd"] if self.fails[row.id] >= 0 else [])
+        return ScenarioOutcome(row.id)
 
 
 def row(name: str, *letters: str, within: float | None = None, **values: Any) -> Scenario:
@@ -116,24 +113,3 @@ def test_a_row_that_raises_gives_its_nodes_back(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(LabError):
         outcomes(lab, row("one", "a", "b"), row("two", "a", "b"))
     assert "two" in lab.happened
-
-
-@pytest.mark.parametrize(
-    ("fails", "again", "odd"),
-    [
-        pytest.param({"two": 1}, 1, [], id="once"),
-        pytest.param({"two": 2}, 1, ["two"], id="twice"),
-        pytest.param({"one": 1, "two": 1}, 1, ["one", "two"], id="more-rows-than-may-run-again"),
-        pytest.param({"two": 1}, 0, ["two"], id="none-may-run-again"),
-    ],
-)
-def test_a_row_that_fails_once_counts_by_its_second_run_alone(
-    monkeypatch: pytest.MonkeyPatch, fails: dict[str, int], again: int, odd: list[str]
-) -> None:
-    lab = Lab(monkeypatch)
-    lab.fails = dict(fails)
-    lines: list[str] = []
-    rows = [row("one", "a"), row("two", "a")]
-    found = side_by_side.run_all(lab, rows, lines.append, lab.ready, again)  # type: ignore[arg-type]
-    assert [one.id for one in found if one.problems] == odd
-    assert len(lines) == (0 if len(fails) > again else 2 - len(odd))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,10 +24,11 @@ from .engine import Engine, ImageError, find_engine
 from .image_loading import loading
 from .lab import GANG_VALUES, Lab, LabError, injector_values
 from .program import add_version, leave
-from .reruns import PytestRun, allowed
 from .side_by_side import run_all
 
 CLUSTER_TESTS = Path(__file__).resolve().parents[2] / "tests" / "cluster"
+PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
+"""Of what failed nothing is kept: two of them run at a time, and none runs again."""
 CHAOS = "test_chaos_on_a_cluster.py"
 """It takes minutes, and has a session of its own."""
 
@@ -124,9 +126,7 @@ def _run(args: argparse.Namespace) -> int:
                 coming.wait([images.FAKE_NODE])
                 lab.fake_nodes()
                 echo(f"GPU nodes: {', '.join(lab.nodes)}")
-                outcomes = run_all(
-                    lab, rows, echo, lambda values: coming.wait(needed(values)), allowed()
-                )
+                outcomes = run_all(lab, rows, echo, lambda values: coming.wait(needed(values)))
                 if not args.only:
                     coming.wait_for_all()
             if not args.only and not args.keep:
@@ -226,11 +226,10 @@ def _pytest_on_fakes(kubeconfig: Path, more: dict[str, str], file: str) -> bool:
     one ``file``, if one is named, else of all but the one that kills whatever it finds.
     """
     environ = {**os.environ, **more, "KUBECONFIG": str(kubeconfig)}
-    words = [str(CLUSTER_TESTS / file), "-rs", "-m", "fakes"]
+    argv = [*PYTEST, str(CLUSTER_TESTS / file), "-rs", "-m", "fakes"]
     if not file:
-        words.append(f"--ignore={CLUSTER_TESTS / CHAOS}")
-    with PytestRun(words, environ) as tests:
-        return tests.passed()
+        argv.append(f"--ignore={CLUSTER_TESTS / CHAOS}")
+    return subprocess.run(argv, env=environ, check=False).returncode == 0
 
 
 def _pytest(kubeconfig: Path, audit: Path | None, real: dict[str, str]) -> bool:
@@ -243,16 +242,23 @@ def _pytest(kubeconfig: Path, audit: Path | None, real: dict[str, str]) -> bool:
     environ = {**os.environ, **real, "KUBECONFIG": str(kubeconfig)}
     if audit is not None:
         environ[AUDIT_LOG] = str(audit.resolve())
-    argv = [str(CLUSTER_TESTS), "-rs", "-m"]
+    argv = [*PYTEST, str(CLUSTER_TESTS), "-rs", "-m"]
     with (
         tempfile.TemporaryFile() as report,
-        PytestRun([*argv, "policies"], environ, report) as beside,
-        PytestRun([*argv, "not policies and not fakes"], environ) as releases,
+        subprocess.Popen(
+            [*argv, "policies"], stdout=report, stderr=subprocess.STDOUT, env=environ
+        ) as beside,
     ):
-        passed = [releases.passed(), beside.passed()]
+        try:
+            releases = subprocess.run(
+                [*argv, "not policies and not fakes"], env=environ, check=False
+            )
+            passed = [releases.returncode, beside.wait()] == [0, 0]
+        finally:
+            beside.terminate()
         report.seek(0)
         print(report.read().decode(errors="replace"), flush=True)
-    return all(passed)
+    return passed
 
 
 if __name__ == "__main__":

@@ -22,16 +22,13 @@ def run_all(
     rows: Sequence[Scenario],
     say: Callable[[str], None],
     ready: Callable[[dict[str, Any]], None],
-    again: int = 0,
 ) -> list[ScenarioOutcome]:
     """Run ``rows``, which are sorted by their values, and give their outcomes in the same order.
 
     ``ready(values)`` returns when the cluster has what a chart of these values needs.
 
     Rows begin in their order, each when there are free nodes enough. One that measures time has the
-    cluster to itself, and the chart is upgraded only while nothing runs. Where at most ``again``
-    rows are not as expected, each of them runs once more, alone, and what it does then counts; it
-    is named.
+    cluster to itself, and the chart is upgraded only while nothing runs.
     """
     nodes = _Nodes(lab.nodes)
     running: list[Future[ScenarioOutcome]] = []
@@ -52,16 +49,7 @@ def run_all(
                     len(lab.nodes) if row.timed else min(len(row.letters), len(lab.nodes))
                 )
                 running.append(pool.submit(one, row, mine))
-        outcomes = [row.result() for row in running]
-    failed = [number for number, outcome in enumerate(outcomes) if outcome.problems]
-    if len(failed) > again:
-        return outcomes
-    for number in failed:
-        say(f"once more, alone: {rows[number].id}: {'; '.join(outcomes[number].problems)}")
-        outcomes[number] = run(lab, rows[number], say, lab.nodes)
-        if not outcomes[number].problems:
-            say(f"as expected only when run again: {rows[number].id}")
-    return outcomes
+        return [row.result() for row in running]
 
 
 class _Nodes:
