@@ -17,7 +17,15 @@ import msgspec
 import pytest
 import trees
 from check_nccl_allreduce import equipment, nics, ports, probing, ranks, sysfs
-from check_nccl_allreduce.control.messages import ProbeOrder, RankReport, RankStage, decode, encode
+from check_nccl_allreduce.control.messages import (
+    Opened,
+    ProbeOrder,
+    RankReport,
+    RankStage,
+    StoreOrder,
+    decode,
+    encode,
+)
 from check_nccl_allreduce.ports import PortFault
 from preflight_proto.check import Gpu
 from preflight_proto.check.scan import CounterSample
@@ -103,20 +111,55 @@ class Clocked(sysfs.Counters):
         return dict.fromkeys((("a:1", name) for name in BYTES), self.sent.pop(0) // 4)
 
 
+class Accounted(Clocked):
+    """No byte is counted, and a hundred ticks of the processors pass from one reading to the next:
+    at each so many are ``taken``, of all since the first.
+    """
+
+    def __init__(self, *taken: int) -> None:
+        super().__init__(*[5] * len(taken))
+        idle = [100 * number - ticks for number, ticks in enumerate(taken)]
+        self.accounts = [
+            f"cpu  {ticks} 0 0 {rest} 0 0 0 0" for ticks, rest in zip(taken, idle, strict=True)
+        ]
+
+    def processors(self) -> str:
+        return self.accounts.pop(0)
+
+
 def reports(
-    counters: Clocked, monkeypatch: pytest.MonkeyPatch, *results: RankReport, detail: bool = False
+    counters: Clocked,
+    monkeypatch: pytest.MonkeyPatch,
+    *results: RankReport,
+    detail: bool = False,
+    renewed: int = 0,
 ) -> list[RankReport]:
-    """What a member that has just joined reports of each round."""
+    """What a member that has just joined reports of each round; ``renewed``: of the round that
+    begins with new workers.
+    """
     monkeypatch.setattr("anyio.current_time", lambda: counters.now)
 
     async def given(result: RankReport) -> RankReport:
         return result
 
+    class Workers:
+        async def open(self, number: int, _: str, *, store: bool) -> Opened:
+            return Opened(number)
+
+    async def workers(*_: object, **__: object) -> Workers:
+        return Workers()
+
     async def all_of_them() -> list[RankReport]:
         member = ranks.Ranks({}, "127.0.0.1", print, counters)
         await member.listen()
         order = ProbeOrder(1, 0, 0, 2, "h", 1, "nccl", 10**9, 3, 1, 1.0, 2.0, detail=detail)
-        return [await member._watched(order, given(one)) for one in results]
+        monkeypatch.setattr(member, "_probers", workers)
+        told = []
+        for one in results:
+            if one.round == renewed:
+                await member.execute(StoreOrder(renewed, fresh=True), lambda _: None)
+            told.append(await member._watched(order, given(one)))
+        return told
 
     return anyio.run(all_of_them)
 
@@ -142,11 +185,24 @@ def test_a_member_tells_what_others_moved_while_nothing_of_the_gang_ran(
 def test_a_member_tells_what_others_took_of_the_processors_though_no_bytes_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    accounts = ["cpu  0 0 0 0 0 0 0 0", "cpu  90 0 5 5 0 0 0 0", *["cpu  90 0 5 5 0 0 0 0"] * 2]
-    node = Clocked(*[5] * 9)
-    monkeypatch.setattr(node, "processors", lambda: accounts.pop(0))
-    told = reports(node, monkeypatch, RankReport(1))
-    assert [(one.load, one.foreign) for one in told] == [(0.95, None)]
+    node = Accounted(0, 0, 0, 95, 95)
+    told = reports(node, monkeypatch, RankReport(1), RankReport(2))
+    assert [(one.load, one.foreign) for one in told] == [(None, None), (0.95, None)]
+
+
+def test_what_the_processors_load_before_the_first_round_is_the_gangs_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [told] = reports(Accounted(0, 100, 100), monkeypatch, RankReport(1))
+    assert told.load is None
+
+
+def test_what_a_members_own_new_workers_take_of_the_processors_is_nobody_elses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Accounted(0, 0, 0, 25, 125, 125)  # the fourth as the order comes, the fifth thereafter
+    told = reports(node, monkeypatch, RankReport(1), RankReport(2), renewed=2)
+    assert [(one.load, one.silence) for one in told] == [(None, 0.0), (0.25, 0.0)]
 
 
 @pytest.mark.parametrize(

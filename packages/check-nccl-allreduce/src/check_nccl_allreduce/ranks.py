@@ -74,6 +74,8 @@ class Ranks:
         """What the counters said when ours was done, when, and what processor time was spent; None
         where it may go on.
         """
+        self._stirred: tuple[ports.Reading, float, str] | None = None
+        """The same when a store's order ended that silence, which may have started new workers."""
         self._sample: tuple[CounterSample, ...] = ()
         self._slowed: frozenset[str] = frozenset()
         """Which GPUs said at the last look that the hardware slows them down, and not why."""
@@ -110,9 +112,12 @@ class Ranks:
         self._variables, self._gpus = variables, gpus
 
     async def listen(self) -> None:
-        """Nothing of the gang runs here until the next order: what passes is somebody else's."""
+        """Nothing of the gang sends here until the next order: what passes is somebody else's. But
+        torch is still being loaded, here and by other members on this node.
+        """
         await self._faults_of_gpus(SAMPLE_WITHIN)
-        self._quiet = await self._read()
+        reading, now, _ = await self._read()
+        self._quiet, self._stirred = (reading, now, ""), None
 
     async def execute(
         self, order: Order, changed: Callable[[RankStage], None]
@@ -122,6 +127,8 @@ class Ranks:
             case LaunchOrder():
                 return await self._watched(order, self.measure(order, changed))
             case StoreOrder():
+                if self._stirred is None:
+                    self._stirred = await self._read()
                 agent = await self._probers(
                     order.round, fresh=order.fresh, looped=order.hairpin, time=order.within
                 )
@@ -138,11 +145,13 @@ class Ranks:
         and what they carried, and others took of its processors, in the silence before.
         """
         quiet, self._quiet = self._quiet, None
+        stirred, self._stirred = self._stirred, None
         try:
             before, since, spent = await self._read()
         except BaseException:
             work.close()
             raise
+        over, until, spent = stirred or (before, since, spent)
         result = await work
         after, now, spent_now = await self._read()
         seconds = now - since
@@ -156,7 +165,7 @@ class Ranks:
             for fault in faults:
                 self._say(f"round {result.round}: {fault.port} says: {fault.found}")
             result = msgspec.structs.replace(result, devices=faults)
-        if quiet is not None and since - quiet[1] < LEAST_SILENCE:
+        if quiet is not None and until - quiet[1] < LEAST_SILENCE:
             quiet = None
         if quiet is not None:
             result = msgspec.structs.replace(result, load=ports.taken(quiet[2], spent))
@@ -166,7 +175,7 @@ class Ranks:
         self._counting = self._counting or (ports.carried(before, after) or 0) >= order.size
         where = f"round {result.round}:"
         if quiet is not None and self._counting:
-            silence, strange = since - quiet[1], ports.carried(quiet[0], before)
+            silence, strange = until - quiet[1], ports.carried(quiet[0], over)
             if strange is not None:
                 gbps = strange / silence / 1e9
                 self._say(
