@@ -96,7 +96,7 @@ def run(
                         _interrupt(lab, namespace, pod.name, pod.interrupt)
                 for pod in step.pods:
                     if not pod.denied:
-                        _judge(lab, namespace, pod, bound[pod.node], before, outcome, created)
+                        _judge(lab, namespace, pod, bound, before, outcome, created)
                 if step.rosters:
                     _rosters(lab, namespace, step, addressed, outcome)
     except client.ApiException as error:
@@ -237,7 +237,7 @@ def _judge(
     lab: Lab,
     namespace: str,
     pod: ScenarioPod,
-    node: str,
+    bound: dict[str, str],
     before: dict[str, int],
     outcome: ScenarioOutcome,
     created: float,
@@ -245,6 +245,7 @@ def _judge(
     """Wait for the pod's end and compare it, its checks, its events and what the
     engine was asked.
     """
+    node = bound[pod.node]
     seen = until(f"{pod.name} ends", lambda: _ended(lab, namespace, pod), PATIENCE)
     checks = [
         _check(status)
@@ -285,11 +286,12 @@ def _judge(
         differs("checks", checks, wanted)
     for check in pod.checks:
         text = lab.log(namespace, pod.name, f"preflight-{check.check}")
-        if check.says not in text:
+        says = check.says.format_map(bound)
+        if says not in text:
             differs(
                 f"the log of preflight-{check.check}",
                 f"…{text[-600:]}",
-                f"a line with {check.says!r}",
+                f"a line with {says!r}",
             )
     if pod.init_image:
         images = {c.name: c.image for c in seen.spec.init_containers or []}

@@ -27,8 +27,8 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ExpectedCheck(_Row, frozen=True, kw_only=True):
-    """How one check of a pod must end. ``says``: a text that its log must contain. `not run`: one
-    before it failed.
+    """How one check of a pod must end. ``says``: a text that its log must contain, with the name of
+    node b in the place of `{b}`. `not run`: one before it failed.
     """
 
     check: str
