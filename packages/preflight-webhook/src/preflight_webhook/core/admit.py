@@ -258,9 +258,8 @@ def _empty(volumes: Sequence[Volume]) -> tuple[EmptyVolume, ...]:
     """The emptyDirs; of too many volumes the pod is denied anyway."""
     if len(volumes) > limits.ENTRIES:
         return ()
-    empty = [(volume.name, of) for volume in volumes if (of := volume.empty_dir) is not None]
-    short = [(name, of.medium == "Memory") for name, of in empty if len(name) <= limits.NAME]
-    return tuple([EmptyVolume(*volume) for volume in short])
+    empty = [(each.name, of.medium) for each in volumes if (of := each.empty_dir) is not None]
+    return tuple([EmptyVolume(n, of == "Memory") for n, of in empty if len(n) <= limits.NAME])
 
 
 def _settings(container: Container) -> ContainerSettings:

@@ -139,6 +139,8 @@ def guarded(  # noqa: PLR0917
     get GPUs, by position; ``first`` and ``last``: where checks stand. Raises :class:`PodRefused`.
     """
     _refuse_busy(checks, skipped, devices, config)
+    if not redirects and not users:  # who holds GPUs gets them
+        return checks, skipped
     left, without = [], list(skipped)
     held: Mapping[str, int] = (
         {} if devices.gpu_claims else devices.gpus

@@ -124,7 +124,7 @@ def given_by(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
 
 def _all_like(names: tuple[str, ...], globs: tuple[str, ...]) -> bool:
     """Tell whether, whichever alternative the scheduler takes, it is of these classes."""
-    return bool(names) and all(matches(name, globs) for name in names)
+    return bool(names and globs) and all(matches(name, globs) for name in names)
 
 
 class CountedDevices(NamedTuple):
@@ -169,9 +169,9 @@ def devices_of(
     has the annotation of deviceVariables, be its claim there already or not.
     """
     resources = {
-        name: CountedDevices(kind(name, config), account.requests.effective // UNIT)
+        name: CountedDevices(kind(name, config), number)
         for name, account in accounts.items()
-        if name not in COMPUTE and account.requests.effective >= UNIT
+        if name not in COMPUTE and (number := account.requests.effective // UNIT) > 0
     }
     gpus = {name: of.number or 0 for name, of in resources.items() if of.kind != "network"}
     network = len(gpus) < len(resources)

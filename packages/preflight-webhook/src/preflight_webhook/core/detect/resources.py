@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import msgspec
 from preflight_kube.api.quantities import parse_quantity
 from preflight_proto.devices import IMPLICIT, may_be_gpus
 
@@ -38,18 +39,15 @@ class StartStep(NamedTuple):
     sidecar: bool
 
 
-class Side:
+class Side(msgspec.Struct, gc=False):
     """One side of a resource (what is requested, or the limits) over all containers of a pod,
     without its overhead.
     """
 
-    __slots__ = ("held", "peak", "running")
-
-    def __init__(self) -> None:
-        self.running = 0  # by containers and sidecars together
-        self.peak = 0  # during the greediest init step
-        # Held by sidecars before the checks' place, which run beside every later init container.
-        self.held = 0
+    running: int = 0  # by containers and sidecars together
+    peak: int = 0  # during the greediest init step
+    # Held by sidecars before the checks' place, which run beside every later init container.
+    held: int = 0
 
     @property
     def effective(self) -> int:
@@ -62,15 +60,15 @@ class Side:
         return max(self.running, self.peak) - self.held
 
 
-class ResourceTally:
+class ResourceTally(msgspec.Struct, gc=False):
     """One resource of a pod. ``limited``: containers with a limit; ``equal``: those that request
     exactly that; ``largest``: ADR-026's wording, the largest request of any one container."""
 
-    __slots__ = ("equal", "largest", "limited", "limits", "requests")
-
-    def __init__(self) -> None:
-        self.requests, self.limits = Side(), Side()
-        self.limited = self.equal = self.largest = 0
+    requests: Side = msgspec.field(default_factory=Side)
+    limits: Side = msgspec.field(default_factory=Side)
+    limited: int = 0
+    equal: int = 0
+    largest: int = 0
 
     def count(self, request: int, limit: int) -> None:
         """Add one container's ``request`` and ``limit`` (nano-units; 0: none)."""

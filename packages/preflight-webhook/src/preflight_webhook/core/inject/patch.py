@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ def encoded(patch: Sequence[Operation]) -> bytes:
     """A patch as an AdmissionReview carries it, a JSON string of base64; nothing for one that
     changes nothing.
     """
-    return b'"%s"' % b2a_base64(msgspec.json.encode(patch), newline=False) if patch else b""
+    return msgspec.json.encode(msgspec.json.encode(patch)) if patch else b""
 
 
 class Present(NamedTuple):
@@ -46,7 +45,8 @@ def fresh(injection: Injection, there: Present) -> list[Operation]:
         ("volumes", injection.volumes, there.volumes),
     ):
         if has:
-            patch += [add(f"/spec/{key}/-", entry) for entry in entries]
+            path = f"/spec/{key}/-"
+            patch += [add(path, entry) for entry in entries]
         elif entries:
             patch.append(add(f"/spec/{key}", entries))
     patch += _entries("labels", injection.labels, there=there.labels)
