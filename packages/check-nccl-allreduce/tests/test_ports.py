@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ import pytest
 import trees
 from allreduce_testing.worlds.simulation import play
 from check_nccl_allreduce import (
+    check,
     equipment,
     gate,
     judge,
@@ -28,6 +30,8 @@ from check_nccl_allreduce import (
     ranks,
     sysfs,
 )
+from check_nccl_allreduce.control.channel import FIRST_MESSAGE
+from check_nccl_allreduce.control.member import MemberSession
 from check_nccl_allreduce.control.messages import (
     Hello,
     RankReport,
@@ -41,6 +45,10 @@ from check_nccl_allreduce.ports import PortErrors, PortFault
 from check_nccl_allreduce.settings import Settings
 from hypothesis import given
 from hypothesis import strategies as st
+from preflight_proto.check import Run, Verdict
+from preflight_proto.check.gang import GangSettings
+from preflight_proto.roster import Roster
+from test_control import Gang
 from test_judge import at, hellos, start, trouble
 from worlds import HEALTHY, World, took
 
@@ -110,6 +118,48 @@ def test_roce_and_efa_have_counters_of_their_own(tmp_path: Path) -> None:
         ("mlx5_0:1", "carrier_changes"): 4,
         ("rdmap1:1", "no_completion_cmds"): 2,
     }
+
+
+def joined(monkeypatch: pytest.MonkeyPatch, kernel: dict[str, str], later: dict[str, str]) -> Hello:
+    """What a member brings whose kernel says something else once its gang is there."""
+    said: list[Hello] = []
+
+    async def gather(_: object) -> tuple[Roster, check.Equipment]:
+        kernel.update(later)
+        return Gang().roster(0), check.Equipment("nccl")
+
+    async def take_part(_: object, __: object, member: MemberSession, ___: object) -> None:
+        said.append(member.hello)
+
+    async def listen() -> None: ...
+
+    monkeypatch.setattr(sysfs, "snapshot", lambda: dict(kernel))
+    monkeypatch.setattr(check, "_gather", gather)
+    monkeypatch.setattr(check, "_take_part", take_part)
+    kit = GangSettings(node_name="n", pod_uid="u", pod_ip="127.0.0.1")
+    ranks: Any = SimpleNamespace(join=lambda *_: None, listen=listen)
+
+    async def story() -> Verdict | None:
+        run = Run(check.CHECK, Settings(), kit, say=print, started=0.0)
+        return await check._once(run, ranks, {}, "")
+
+    assert anyio.run(story) is None
+    return said[0]
+
+
+def test_a_port_that_came_up_while_the_gang_was_awaited_is_none_that_is_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    booting, up = trees.node(8, 400, states={3: "2: INIT"}), trees.node(8, 400)
+    hello = joined(monkeypatch, booting, up)
+    assert (hello.fabric, hello.ports, hello.adapters) == ("ib-8x400", (), ())
+
+
+def test_a_member_on_a_host_with_hundreds_of_ports_that_are_down_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    functions = trees.node(400, 400, states=dict.fromkeys(range(8, 400), "1: DOWN"))
+    assert len(encode(joined(monkeypatch, functions, {}))) < FIRST_MESSAGE
 
 
 def test_without_adapters_there_is_nothing_and_no_error(tmp_path: Path) -> None:

@@ -187,6 +187,42 @@ def test_a_worker_that_the_kernel_kills_for_memory_is_told_by_the_control_group(
     assert [trouble and trouble.code for trouble in opened] == ["RANK_DIED", "HOST_LIMIT"]
 
 
+def test_what_earlier_workers_said_explains_nothing_of_new_ones() -> None:
+    opened: list[Failure | None] = []
+
+    async def lose() -> None:
+        async with anyio.create_task_group() as group:
+            agent: Any = launch.LaunchAgent({}, group)
+            agent._send_to_agent = sent
+            agent._output.feed(b"NCCL WARN socketPollConnect: exceeded timeouts (9) attempts\n")
+            opened.append((await agent.open(1, "127.0.0.1")).trouble)
+            await agent.fork(1, 0, 1, {})  # there is no process that could
+            opened.append((await agent.open(2, "127.0.0.1")).trouble)
+
+    async def sent(_: object) -> None: ...
+
+    anyio.run(lose)
+    assert [trouble and trouble.code for trouble in opened] == ["BOOTSTRAP", "RANK_DIED"]
+
+
+def test_new_workers_have_the_ranks_that_torchrun_gave_where_members_differ_in_gpus() -> None:
+    first: list[str] = []
+
+    async def renew() -> None:
+        async with anyio.create_task_group() as group:
+            agent: Any = launch.LaunchAgent({}, group)
+            agent._send_to_agent = sent
+            agent._workers = {i: launch.Worker(8 + i, i, agent, 0.0) for i in (1, 0)}
+            await agent.fork(2, 2, 2, {})
+            await agent.fork(2, 2, 2, {})
+
+    async def sent(order: dict[str, Any]) -> None:
+        first.append(order["env"]["FIRST_RANK"])
+
+    anyio.run(renew)
+    assert first == ["8", "2"]
+
+
 @needs_torch
 def test_workers_leave_no_core_behind() -> None:
     limits = ""

@@ -32,7 +32,7 @@ from preflight_proto.check.topology import find_topology
 from preflight_proto.durations import format_duration, gang_run
 from preflight_proto.roster import Roster
 
-from . import blame, domains, judge, nics, sysfs, tuning
+from . import blame, domains, judge, nics, ports, sysfs, tuning
 from .budget import Budget
 from .control.leader import Leader, Rounds
 from .control.member import MemberSession
@@ -71,35 +71,18 @@ class Equipment:
 
 async def probe(run: Run[Settings]) -> Verdict:
     """One gang, one verdict. Joins again when the gang changes before its run has begun."""
-    tree, address = sysfs.snapshot(), run.gang.settings.pod_ip
-    adapters = _adapters(run, tree)
+    address = run.gang.settings.pod_ip
     interface = sysfs.interface_of(address)
     environ, chosen = _environment(os.environ, interface)
     if transport := nccl.transport_variables(environ):
         run.progress(f"variables for the network: {', '.join(transport)}")
-    known = Hello(
-        rank=-1,  # as all that a roster or the GPUs say, in :func:`_once`
-        pod=run.kit.pod_name,
-        node=run.kit.node_name,
-        backend="",
-        workers=0,
-        fabric=adapters.fabric,
-        nic=adapters.nic,
-        imex=adapters.imex,
-        rdma=adapters.rdma and not tuning.goes_by_tcp(environ),
-        adapters=adapters.findings,
-        ports=adapters.faults,
-        listed=adapters.listed,
-        unusual=tuple(nccl.unusual_variables(os.environ, nics.kind_of(adapters.fabric))),
-        variables=tuning.digest(environ, chosen),
-    )
-    reaches = nics.reaches(tree) and os.environ.get("NCCL_MNNVL_ENABLE") != "0"
-    watched = adapters.watched if run.settings.backend != "gloo" else ()
+    known = nics.recognize(sysfs.snapshot(), os.environ.get("NCCL_IB_HCA", ""))
+    watched = known.watched if run.settings.backend != "gloo" else ()
     # What moves by TCP passes the interface of the pod's address.
     counters = sysfs.Counters(watched or sysfs.interface(interface))
     async with Ranks(environ, address, run.progress, counters) as ranks:
         while True:
-            ended = await _once(run, ranks, known, reaches=reaches)
+            ended = await _once(run, ranks, environ, chosen)
             if ended is not None:
                 # It stands: a rank that sits in the kernel is waited for, and takes nothing back.
                 run.restart_deadline(max(run.deadline - anyio.current_time(), 2 * DEATH_WITHIN))
@@ -107,19 +90,35 @@ async def probe(run: Run[Settings]) -> Verdict:
             run.progress("the gang changed before its run began; waiting for the new one")
 
 
-async def _once(run: Run[Settings], ranks: Ranks, known: Hello, *, reaches: bool) -> Verdict | None:
-    """Join one generation; None when it ended before its run began. ``reaches``: whether NCCL may
-    reach other nodes by NVLink, as the pod has a channel, and it is not off.
+async def _once(
+    run: Run[Settings], ranks: Ranks, environ: Mapping[str, str], chosen: str
+) -> Verdict | None:
+    """Join one generation; None when it ended before its run began. ``environ``: the workers';
+    ``chosen``: NCCL_SOCKET_IFNAME where it is ours.
     """
     roster, equipment = await _gather(run)
     assert roster.rank is not None
     labels = await node.topology(run.gang.settings.folder)
-    hello = msgspec.structs.replace(
-        known,
+    tree = sysfs.snapshot()  # a port may have come up while the gang was awaited
+    adapters = _adapters(run, tree)
+    # NCCL may reach other nodes by NVLink, as the pod has a channel, and it is not off.
+    reaches = nics.reaches(tree) and os.environ.get("NCCL_MNNVL_ENABLE") != "0"
+    hello = Hello(
         rank=roster.rank,
+        pod=run.kit.pod_name,
+        node=run.kit.node_name,
         backend=equipment.backend,
         workers=equipment.workers,
         model=equipment.gpus[0].name if equipment.gpus else "",
+        fabric=adapters.fabric,
+        nic=adapters.nic,
+        imex=adapters.imex,
+        rdma=adapters.rdma and not tuning.goes_by_tcp(environ),
+        adapters=adapters.findings[: ports.MOST],
+        ports=adapters.faults,
+        listed=adapters.listed,
+        unusual=tuple(nccl.unusual_variables(os.environ, nics.kind_of(adapters.fabric))),
+        variables=tuning.digest(environ, chosen),
         nvlink=equipment.nvlink if reaches else "",
         topology=domains.kept(labels, run.settings.domain_label),
         topology_file=equipment.topology_file,
