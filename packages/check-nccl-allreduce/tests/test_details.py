@@ -64,6 +64,21 @@ def test_new_workers_have_half_as_long_again_as_the_gang_took_for_its_communicat
     assert within(hung=True, launched=1.0) == pytest.approx((share, whole))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "size"), [(0.02, 4096), (1.0, 4096), (4.0, 1024), (14.0, 292), (60.0, 256)]
+)
+def test_where_the_gangs_own_all_reduce_takes_longer_than_a_second_pairs_move_a_part_of_it(
+    seconds: float, size: int
+) -> None:
+    step = Round(2, Phase.MATCH, (Probe((0, 1), Role.MATCH),))
+    start = LaunchOrder(1, 29500, "nccl", 4096 * MIB, 3, 1, 4, 60.0)
+    times = {rank: RankReport(1, (seconds, seconds, 99.0), 4) for rank in (0, 1)}
+    launch = LaunchRound(start, times)
+    probes = probing.next_probes(step, SHAPE, hellos(2, 2), launch, [], left=60.0, hung=False)
+    assert probes is not None
+    assert (probes.common.size // MIB, probes.common.size % 4) == (size, 0)
+
+
 def test_no_round_has_more_than_there_is() -> None:
     assert within(hung=True, launched=1000.0) == (80.0, 80.0)
 

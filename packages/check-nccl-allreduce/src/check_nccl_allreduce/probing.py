@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Final
 
 from . import domains, equipment, floors, localise
@@ -22,6 +23,10 @@ LONGER: Final = 1.5
 """Times what the longest round so far has taken, for one to come."""
 AS_LAUNCHED: Final = 1.5
 """Times what the gang's own communicator took, for those of new workers, which load the same."""
+BRIEF: Final = 1.0
+"""Seconds for which a probe is as large as the gang's all-reduce: of a slower one it is a part, but
+:data:`LEAST_SIZE` bytes, so that it ends in its round's time and is no hang."""
+LEAST_SIZE: Final = 256 * 1024**2
 LEAST_WORKERS: Final = 2
 """A hairpin has two ends."""
 LEAST_ROUND: Final = 1.0
@@ -211,6 +216,8 @@ def next_probes(
         init = max(init, AS_LAUNCHED * last.ready_after)
         timeout = min(left - step.wait, init + (1 - INIT_SHARE) * seconds)
     number = last.number + len(rounds) + 1
+    slowest = max([BRIEF, *(median(each.times) for each in last.results.values() if each.times)])
+    part = int(BRIEF / slowest * start.size) // 4 * 4
     orders: dict[int, ProbeOrder] = {}
     for index, (probe, group) in enumerate(zip(step.probes, groups, strict=True)):
         workers = {rank: hellos[rank].workers for rank in group}
@@ -226,7 +233,7 @@ def next_probes(
                 host="",
                 port=0,
                 backend=start.backend,
-                size=start.size,
+                size=min(start.size, max(LEAST_SIZE, part)),
                 iterations=TRIALS,
                 warmup=WARMUP,
                 init=min(init, timeout),
