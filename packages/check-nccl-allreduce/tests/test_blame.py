@@ -9,12 +9,19 @@ import re
 
 import pytest
 from check_nccl_allreduce import blame
-from check_nccl_allreduce.control.messages import Failure, RankReport, RankStage, VerdictMessage
+from check_nccl_allreduce.control.messages import (
+    Failure,
+    LaunchOrder,
+    RankReport,
+    RankStage,
+    VerdictMessage,
+)
+from check_nccl_allreduce.control.rounds import LaunchRound, Probes
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check import Verdict
 from preflight_proto.check.events import events
-from worlds import HEALTHY, Answer, World, hangs, sick, slow, spoils, took, troubled
+from worlds import HEALTHY, Answer, World, hangs, sick, slow, split, spoils, took, troubled
 
 STUCK = RankStage("measuring", 1)
 
@@ -209,6 +216,22 @@ def test_wrong_data_is_traced_to_its_node() -> None:
     assert (verdict.code, verdict.blamed) == ("WRONG_DATA", {3: "NODE_WRONG_DATA"})
 
 
+def test_wrong_data_stay_wrong_where_a_member_is_lost_while_pairs_are_measured() -> None:
+    world = World(4, slow(), gang=dict.fromkeys(range(4), took(HEALTHY, wrong=9)))
+    while len(world.rounds) < 2:
+        what = world.step()
+        if isinstance(what, LaunchOrder):
+            world.rounds.append(LaunchRound(what, *split(world.gang or {})))
+        elif isinstance(what, Probes):
+            world.rounds.append(world.played(what))
+    world.probes()[0].lost[2] = "its connection ended"
+    limit = troubled(2, Failure("environment", "HOST_LIMIT", "too many open files"))
+    for one in (world, World(4, limit, gang=world.gang)):
+        verdict = one.run()
+        assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "WRONG_DATA", {})
+        assert re.search("element.* wrong.*; .*node-2: .*", verdict.reason)
+
+
 def test_wrong_data_that_no_pair_repeats_is_told_as_such() -> None:
     verdict = World(4, slow(), gang=dict.fromkeys(range(4), took(HEALTHY, wrong=9))).run()
     assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "DATA_UNLOCALISED", {})
@@ -228,6 +251,12 @@ def test_a_hang_that_no_pair_repeats_is_inconclusive() -> None:
         "ALLREDUCE_STALLED",
         {},
     )
+
+
+def test_a_hang_on_a_single_node_is_inconclusive_as_there_is_no_pair_to_repeat_it() -> None:
+    verdict = World(1, slow(), gang={0: STUCK, 1: STUCK}, pods=2, backend="nccl").run()
+    assert (verdict.outcome, verdict.code) == ("inconclusive", "ALLREDUCE_STALLED")
+    assert "run the loopback check on it" in verdict.reason
 
 
 def test_a_slow_gang_keeps_its_workers() -> None:
@@ -252,6 +281,35 @@ def test_a_members_own_trouble_accuses_nobody(kind: str, outcome: str) -> None:
     verdict = World(4, troubled(2, Failure(kind, "CODE", "its own"))).run()
     assert (verdict.outcome, verdict.code, verdict.blamed) == (outcome, "CODE", {})
     assert "node-2: CODE, its own" in verdict.reason
+
+
+def test_the_outcome_is_of_the_trouble_that_kept_a_member_from_taking_part_twice() -> None:
+    died, limit = Failure("died", "RANK_DIED", "gone"), Failure("environment", "HOST_LIMIT", "once")
+    seen: set[int] = set()
+
+    def told(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
+        if 0 in group and 0 not in seen:
+            seen.add(0)
+            return troubled(0, limit)(group)
+        return troubled(3, died)(group)
+
+    verdict = World(6, told).run()
+    assert (verdict.outcome, verdict.code) == ("failed", "RANK_DIED")
+    assert "node-3: RANK_DIED, gone" in verdict.reason
+
+
+def test_that_a_peer_refuses_a_connection_does_not_hide_that_its_workers_ended() -> None:
+    refused = Failure("environment", "BOOTSTRAP", "connection refused")
+    died = Failure("died", "RANK_DIED", "gone")
+
+    def told(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
+        if 3 not in group:
+            return dict.fromkeys(group, took(HEALTHY))
+        return {rank: RankReport(0, trouble=died if rank == 3 else refused) for rank in group}
+
+    verdict = World(4, told).run()
+    assert (verdict.outcome, verdict.code) == ("failed", "RANK_DIED")
+    assert "node-3: RANK_DIED, gone" in verdict.reason
 
 
 def test_a_worker_that_falls_silent_is_named_and_not_blamed() -> None:

@@ -120,6 +120,12 @@ def test_who_carried_somebody_elses_bytes_is_busy_and_the_gang_is_not_judged(oth
     assert f"{'ab'[other]} (9 GB/s" in verdict.reason
 
 
+def test_what_is_little_of_a_pairs_floor_does_not_explain_a_pair_that_is_far_below_it() -> None:
+    ends = [replace(end, local=Local((), silence=50.0, foreign=0.5)) for end in ends_of()]
+    verdict, _ = played(lambda *_: 1.0, path=0.05, ends=(ends[0], ends[1]))
+    assert (verdict.kind, verdict.inconclusive) == (Kind.PAIR, False)
+
+
 def test_nodes_of_one_nvlink_domain_meet_over_it_so_that_a_slow_adapter_does_not_explain_their_pair() -> (
     None
 ):

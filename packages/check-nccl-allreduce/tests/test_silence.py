@@ -18,6 +18,7 @@ import pytest
 import trees
 from check_nccl_allreduce import equipment, nics, ports, probing, ranks, sysfs
 from check_nccl_allreduce.control.messages import (
+    Failure,
     Opened,
     ProbeOrder,
     RankReport,
@@ -31,7 +32,7 @@ from preflight_proto.check import Gpu
 from preflight_proto.check.scan import CounterSample
 from preflight_testing.fakes import NVML, build_nvml, nvml_node
 from test_judge import hellos, start, trouble
-from worlds import HEALTHY, World, took
+from worlds import HEALTHY, Answer, World, took
 
 BYTES = ("port_xmit_data", "port_rcv_data")
 
@@ -304,6 +305,49 @@ def test_a_slow_node_beside_good_ones_on_its_leaf_is_blamed_where_its_adapters_w
     assert verdict.metadata["named"] == "node-1"
 
 
+def busy(foreign: float, factor: float = 6.0) -> Answer:
+    """Rank 1 is slow by this factor, and its adapters carry so many GB/s of somebody else's."""
+
+    def told(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
+        result = took(HEALTHY * (factor if 1 in group else 1))
+        own = msgspec.structs.replace(result, silence=45.0, foreign=foreign)
+        return {rank: own if rank == 1 else result for rank in group}
+
+    return told
+
+
+PEER = RankReport(0, trouble=Failure("peer", "NCCL_REMOTE_ERROR", "a peer ended"))
+HUNG = RankStage("measuring", 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "answer", "gang", "outcome", "code"),
+    [
+        (6, busy(9.0), took(5 * HEALTHY), "inconclusive", "BUSY_NODE"),
+        (6, busy(9.0), HUNG, "inconclusive", "BUSY_NODE"),
+        (6, busy(9.0), took(HEALTHY, wrong=3), "failed", "WRONG_DATA"),
+        (6, busy(9.0), PEER, "failed", "NCCL_REMOTE_ERROR"),
+        (2, busy(1e-6, 1), took(HEALTHY, wrong=3), "failed", "WRONG_DATA"),
+        (2, busy(1e-6, 1), PEER, "failed", "NCCL_REMOTE_ERROR"),
+        (2, busy(1e-6, 1), HUNG, "inconclusive", "ALLREDUCE_STALLED"),
+    ],
+)
+def test_somebody_elses_traffic_explains_that_a_gang_is_slow_and_nothing_else(
+    nodes: int, answer: Answer, gang: RankReport | RankStage, outcome: str, code: str
+) -> None:
+    whole = dict.fromkeys(range(nodes), gang)
+    verdict = World(nodes, answer, gang=whole, backend="nccl", workers=2).run()
+    assert (verdict.outcome, verdict.code, verdict.blamed) == (outcome, code, {})
+
+
+def test_a_busy_node_of_a_gang_that_is_below_no_floor_holds_nobody_up() -> None:
+    whole = {rank: took(HEALTHY * (2 if rank == 1 else 1)) for rank in range(6)}
+    world = World(6, busy(9.0), gang=dict(whole), backend="nccl", workers=2, threshold=None)
+    verdict = world.run()
+    assert (verdict.outcome, verdict.code) == ("passed", "OK")
+    assert "somebody else kept busy node-1 (9 GB/s" in verdict.reason
+
+
 HOT = PortFault("GPU-3", "throttle", "the hardware slows the clocks down for heat (800 MHz)", "")
 
 
@@ -341,6 +385,14 @@ def test_a_slow_node_whose_gpu_says_that_it_is_slowed_down_is_blamed_with_the_re
     verdict = World(8, told, backend="nccl", workers=2).run()
     assert verdict.blamed == {1: "NODE_SLOW"}
     assert "GPU-3 has said since round 3: the hardware slows the clocks down" in verdict.reason
+
+
+def test_two_nodes_without_hairpins_have_a_verdict_when_the_second_gpu_throttles_later() -> None:
+    hot = msgspec.structs.replace(took(5 * HEALTHY), devices=(HOT,))
+    verdict = World(
+        2, lambda group: dict.fromkeys(group, hot), gang={0: hot, 1: took(1)}, backend="nccl"
+    ).run()
+    assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "LOW_BANDWIDTH", {})
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,8 @@ def verdict(base: VerdictMessage, zone: Zone, localized: Localized) -> VerdictMe
     """``base``, the verdict on the gang's own all-reduce, with what localisation adds to it."""
     what, shape = localized.verdict, localized.shape
     outcome, code = _outcome(base, zone, localized)
-    if what.inconclusive or what.kind is Kind.MEMBER or code == "ALLREDUCE_HUNG":
+    replaced = code != base.code and (what.inconclusive or what.kind is Kind.MEMBER)
+    if replaced or code == "ALLREDUCE_HUNG":
         reason = what.reason
     elif outcome == "passed" and not what.named and not what.links and not what.domains:
         reason = base.reason
@@ -123,14 +124,16 @@ def _together(first: Mapping[int, str], other: Mapping[int, str]) -> dict[int, s
 
 def _outcome(base: VerdictMessage, zone: Zone, localized: Localized) -> tuple[str, str]:
     kind = localized.verdict.kind
-    if kind is Kind.BUSY:
-        return "inconclusive", "BUSY_NODE"
+    if zone is Zone.WRONG and kind in {Kind.LOST, Kind.MEMBER}:
+        return base.outcome, base.code  # it was seen, whoever is not there any more
     if localized.verdict.inconclusive:
-        return "inconclusive", "MEMBER_LOST"
-    if kind in {Kind.DEVICE, Kind.MEMBER} and localized.causes:
-        _, cause = localized.causes[0]
+        return "inconclusive", "BUSY_NODE" if kind is Kind.BUSY else "MEMBER_LOST"
+    if kind in {Kind.DEVICE, Kind.MEMBER}:
+        named, node = localized.verdict.named, localized.shape.endpoint
+        cause = next(cause for rank, cause in localized.causes if node(rank) in named)
         return ("inconclusive" if cause.kind == "environment" else "failed"), cause.code
-    if not localized.verdict.fails or (zone is Zone.HANG and kind in _NOTHING_FOUND):
+    found = localized.verdict.matrix and kind not in _NOTHING_FOUND
+    if not localized.verdict.fails or (zone is Zone.HANG and not found):
         return base.outcome, base.code
     if zone is Zone.HANG:
         return "failed", "ALLREDUCE_HUNG"

@@ -131,11 +131,13 @@ def replay(
     start: LaunchOrder,
     rounds: Sequence[ProbeRound],
 ) -> localise.State:
-    """The state after these rounds, in order, and after those that cannot be run here."""
+    """The state after these rounds, in order, and after those that cannot be run here; of two
+    nodes, up to where what their devices have said since ends the search.
+    """
     for played in rounds:
         state = _skipped(state, shape, hellos, start)
-        step = localise.next(state)
-        assert isinstance(step, localise.Round)
+        if not isinstance(step := localise.next(state), localise.Round):
+            break
         state = state.after(step, outcomes(shape, played), played.at)
     return _skipped(state, shape, hellos, start)
 
@@ -302,9 +304,9 @@ def _outcome(shape: EndpointMap, played: ProbeRound, index: int) -> localise.Res
 
 
 def causes(rounds: Sequence[ProbeRound]) -> tuple[tuple[int, Failure], ...]:
-    """The members' local troubles in these rounds, by rank, those of devices first."""
+    """The members' local troubles in these rounds, by rank, the strongest first."""
     failures = [cause for played in rounds for cause in _local(played, list(played.order.orders))]
-    return tuple(sorted(failures, key=_devices_first))
+    return tuple(sorted(failures, key=_strongest))
 
 
 def _own(shape: EndpointMap, played: ProbeRound, group: Sequence[int]) -> localise.Result | None:
@@ -313,15 +315,18 @@ def _own(shape: EndpointMap, played: ProbeRound, group: Sequence[int]) -> locali
     for rank in group:
         if (why := played.lost.get(rank)) is not None:
             return void._replace(member=shape.endpoint(rank), cause=why, fact=FactKind.LOST)
-    for rank, trouble in sorted(_local(played, group), key=_devices_first):
+    for rank, trouble in sorted(_local(played, group), key=_strongest):
         kind = FactKind.DEVICE if trouble.kind == "device" else FactKind.MEMBER
         cause = f"{trouble.code}, {trouble.text}"
         return void._replace(member=shape.endpoint(rank), cause=cause, fact=kind)
     return None
 
 
-def _devices_first(cause: tuple[int, Failure]) -> bool:
-    return cause[1].kind != "device"
+def _strongest(cause: tuple[int, Failure]) -> tuple[bool, bool]:
+    """Devices first, and last that nobody answers at a peer's address: whoever met one that ended
+    says so.
+    """
+    return cause[1].kind != "device", cause[1].code == "BOOTSTRAP"
 
 
 def _local(played: ProbeRound, ranks: Sequence[int]) -> Iterator[tuple[int, Failure]]:

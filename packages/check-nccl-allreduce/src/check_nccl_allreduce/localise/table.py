@@ -118,8 +118,12 @@ class Findings(Court):
 
     @cached_property
     def busy_ones(self) -> list[int]:
-        """Suspects that somebody else kept busy, or either of two."""
-        asked = (0, 1) if self.size == 2 else self.evidence.suspects
+        """Suspects that somebody else kept busy, or either of two whose bandwidth is known. Traffic
+        explains neither wrong data nor errors of the gang's own.
+        """
+        if self.zone in {Zone.WRONG, Zone.ERROR}:
+            return []
+        asked = self.evidence.suspects if self.size > 2 else (0, 1) if self.gbps else ()
         return [end for end in asked if self.busy(end)]
 
     @cached_property
@@ -347,7 +351,7 @@ def _verdict(
         kind,
         text + words.ports(f.state, {end: f.ports[end] for end in ports}),
         fails=kind is not Kind.LOST and (f.zone in _BELOW or kind in _CONFIRMED),
-        inconclusive=kind in {Kind.LOST, Kind.BUSY},
+        inconclusive=kind is Kind.LOST or (kind is Kind.BUSY and f.zone in _BELOW),
         blamed=culprits,
         named=tuple(named),
         fatal_for=culprits,

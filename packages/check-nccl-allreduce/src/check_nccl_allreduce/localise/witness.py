@@ -171,8 +171,8 @@ class Court:
         if self.broken(end):
             return False
         usual = self.evidence.references.of_kind(self.evidence.map.kind[end])
-        much = FOREIGN * max(self.gbps, usual.gbps if usual else 0.0)
-        local = self.state.endpoints[end].local
+        here, carries = self.state.endpoints[end], usual.gbps if usual else 0.0
+        local, much = here.local, FOREIGN * max(self.gbps, carries, here.pair_floor or 0.0)
         loaded = local.load >= max(LOADED, UNUSUAL * self._usual_load)
         return local.foreign > much or (loaded and len(self.state.endpoints) > 2)
 

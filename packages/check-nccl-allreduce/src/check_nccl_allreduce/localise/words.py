@@ -49,7 +49,7 @@ _ZONE = {
 
 SENTENCES = {
     "passed": "the gang's all-reduce reached its expected bandwidth with correct data.",
-    "lost": "the gang could not be tested because members were lost: {lost}; see their nodes and logs.",
+    "lost": "the gang could not be tested to the end because members were lost: {lost}; see their nodes and logs.",
     "at once": "{nodes} nodes report a device fault at the same moment: {causes}; so many at once share one cause, so none is blamed: look at what they have in common (driver, image, power).",
     "device": "local evidence of a device fault: {causes}; take the node out of service.",
     "member": "a member could not take part for a reason of its own: {causes}; see its log.",
