@@ -99,6 +99,11 @@ def test_a_bad_port_is_found_and_the_node_is_still_of_its_kind(
     assert found.findings == tuple(one.sentence for one in found.faults) == (finding,)
 
 
+def test_a_port_whose_state_cannot_be_read_is_none_that_is_down() -> None:
+    found = nics.recognize(trees.node(8, 400, states={3: ""}))
+    assert (found.fabric, found.nic, found.faults) == ("ib-7x400", "ib 8x400", ())
+
+
 def test_what_is_read_from_files_is_what_is_recognized(tmp_path: Path) -> None:
     trees.write(tmp_path, trees.node(8, 400) | {"dev/nvidia-caps-imex-channels/channel0": ""})
     found = nics.recognize(sysfs.snapshot(tmp_path))

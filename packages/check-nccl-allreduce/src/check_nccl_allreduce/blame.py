@@ -132,8 +132,8 @@ def _outcome(base: VerdictMessage, zone: Zone, localized: Localized) -> tuple[st
         named, node = localized.verdict.named, localized.shape.endpoint
         cause = next(cause for rank, cause in localized.causes if node(rank) in named)
         return ("inconclusive" if cause.kind == "environment" else "failed"), cause.code
-    found = localized.verdict.matrix and kind not in _NOTHING_FOUND
-    if not localized.verdict.fails or (zone is Zone.HANG and not found):
+    repeated = localized.verdict.matrix and kind not in _NOTHING_FOUND
+    if not localized.verdict.fails or (zone is Zone.HANG and not repeated):
         return base.outcome, base.code
     if zone is Zone.HANG:
         return "failed", "ALLREDUCE_HUNG"

@@ -226,16 +226,18 @@ def _selected(port: Port, hca: str) -> bool:
 
 
 def _faults(usable: Sequence[Port]) -> list[PortFault]:
-    """Of ports not active, slower than active siblings, or behind a PCIe link below its best."""
+    """Of ports not active, slower than active siblings, or behind a PCIe link below its best. That
+    a state cannot be read is none.
+    """
     faults = []
     for port in usable:
         active = [p.rate for p in usable if p.model == port.model and p.state == _ACTIVE]
         best = max(active, default=0.0)
-        if port.state != _ACTIVE:
+        if port.state not in {"", _ACTIVE}:
             how = f" ({port.physical})" if port.physical and port.physical != "LinkUp" else ""
-            now = f"is {port.state or 'in an unknown state'}{how}"
+            now = f"is {port.state}{how}"
             faults.append(PortFault(port.name, "state", now, f"not {_ACTIVE}"))
-        elif port.rate < best:
+        elif port.state and port.rate < best:
             now = f"runs at {port.rate:g} Gbit/s"
             faults.append(PortFault(port.name, "rate", now, f"its siblings at {best:g}"))
         if port.pcie is not None:
