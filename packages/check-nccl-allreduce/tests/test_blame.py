@@ -232,6 +232,23 @@ def test_wrong_data_stay_wrong_where_a_member_is_lost_while_pairs_are_measured()
         assert re.search("element.* wrong.*; .*node-2: .*", verdict.reason)
 
 
+@pytest.mark.parametrize("often", [1, 99])
+@pytest.mark.parametrize("threshold", [None, 0.015])
+def test_a_gang_one_of_whose_pairs_delivers_wrong_data_fails_though_its_own_were_right(
+    often: int, threshold: float | None
+) -> None:
+    left = [often]
+
+    def told(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
+        left[0] -= 1 in group
+        return spoils(1)(group) if left[0] >= 0 else slow()(group)
+
+    gang = apart(6, 1) if threshold is None else None
+    verdict = World(6, told, gang=gang, backend="nccl", threshold=threshold).run()
+    assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "WRONG_DATA", {})
+    assert re.search("data were wrong between .*node-1", verdict.reason)
+
+
 def test_wrong_data_that_no_pair_repeats_is_told_as_such() -> None:
     verdict = World(4, slow(), gang=dict.fromkeys(range(4), took(HEALTHY, wrong=9))).run()
     assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "DATA_UNLOCALISED", {})

@@ -88,6 +88,10 @@ def verdict(base: VerdictMessage, zone: Zone, localized: Localized) -> VerdictMe
         reason = base.reason
     else:
         reason = f"{base.reason.rstrip('.')}; {what.reason}"
+    if zone is not Zone.WRONG and (pairs := _spoilt(what)):
+        node = [end.name for end in shape.endpoints]
+        between = [f"{node[a]}–{'itself' if a == b else node[b]}" for a, b in pairs[:8]]
+        reason = f"{reason.rstrip('.')}; data were wrong between {', '.join(between)}."
     undecided = what.undecided if localized.in_time else (*what.undecided, _NO_TIME)
     if undecided:
         reason += f" Not decided: {'; '.join(undecided)}."
@@ -124,6 +128,8 @@ def _together(first: Mapping[int, str], other: Mapping[int, str]) -> dict[int, s
 
 def _outcome(base: VerdictMessage, zone: Zone, localized: Localized) -> tuple[str, str]:
     kind = localized.verdict.kind
+    if _spoilt(localized.verdict):
+        return "failed", "WRONG_DATA"
     if zone is Zone.WRONG and kind in {Kind.LOST, Kind.MEMBER}:
         return base.outcome, base.code  # it was seen, whoever is not there any more
     if localized.verdict.inconclusive:
@@ -140,6 +146,11 @@ def _outcome(base: VerdictMessage, zone: Zone, localized: Localized) -> tuple[st
     if kind is Kind.DATA_UNLOCALISED:
         return "failed", "DATA_UNLOCALISED"
     return "failed", base.code if base.outcome == "failed" else "LOW_BANDWIDTH"
+
+
+def _spoilt(what: localise.Verdict) -> list[tuple[int, int]]:
+    """Between which nodes data were wrong when they were measured."""
+    return sorted({(row.a, row.b) for row in what.matrix if row.status is Status.WRONG})
 
 
 def _blamed(localized: Localized) -> dict[int, str]:

@@ -347,11 +347,12 @@ def _verdict(
         more["undecided"] = tuple(words.undecided(f.state, f.evidence, kind, f.dark))
     culprits = tuple(blamed) if kind in {Kind.NODE, Kind.DEVICE} else ()
     text = words.sentence(f.state, rule.name, facts)
+    wrong = any(row.status is Status.WRONG for row in more.get("matrix", ()))
     return Verdict(
         kind,
         text + words.ports(f.state, {end: f.ports[end] for end in ports}),
-        fails=kind is not Kind.LOST and (f.zone in _BELOW or kind in _CONFIRMED),
-        inconclusive=kind is Kind.LOST or (kind is Kind.BUSY and f.zone in _BELOW),
+        fails=kind is not Kind.LOST and (wrong or f.zone in _BELOW or kind in _CONFIRMED),
+        inconclusive=kind is Kind.LOST or (kind is Kind.BUSY and f.zone in _BELOW and not wrong),
         blamed=culprits,
         named=tuple(named),
         fatal_for=culprits,
