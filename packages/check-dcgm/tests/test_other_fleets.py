@@ -178,6 +178,11 @@ def test_retired_pages_are_a_finding_of_the_software_test_under_its_old_name_too
         ("Found 14 faulty memory elements on GPU 3", "FAULTY_MEMORY"),
         ("A pending retired page has been detected in GPU 3.", "PENDING_PAGE_RETIREMENTS"),
         ("GPU 3 had a row remapping failure", "ROW_REMAP_FAILURE"),
+        ("Detected 2 ecc_dbe_volatile_total for GPU 0", "DBE_VIOLATION"),
+        ("Detected 2 ecc_dbe_volatile_total for GPU 0 which is above the threshold 0", "DBE_THRESHOLD_VIOLATION"),
+        ("Detected 9 ecc_sbe_volatile_total for GPU 0 which is above the threshold 2", "SBE_THRESHOLD_VIOLATION"),
+        ("Detected 90 pcie_replay_counter for GPU 0 which is above the threshold 80", "PCIE_REPLAY_THRESHOLD_VIOLATION"),
+        ("Detected 79 xid_errors for GPU 0", "XID_ERROR"),
         ("GPU 0 only achieved a memory bandwidth of 900.1 GB/s, failing to meet 1300.0 GB/s for test 1", "MEMORY_BANDWIDTH"),
     ],
 )  # fmt: skip
@@ -185,6 +190,37 @@ def test_an_error_without_an_id_is_the_one_that_its_words_are_of(text: str, name
     number = by_words("memory", text)
     assert number is not None
     assert known()[number].name == f"DCGM_FR_{name}"
+
+
+@pytest.mark.parametrize("version", ["2.4.7", "3.1.8", "3.2.6"])
+@pytest.mark.parametrize("status", ["Pass", "Fail"])
+def test_memory_errors_that_the_pcie_test_counts_are_fatal_whatever_it_calls_them(
+    version: str, status: str
+) -> None:
+    # nvvs/src/DcgmRecorder.cpp up to 3.2.6: FIELD_THRESHOLD, for the replays' limit makes every
+    # counter's one
+    text = "Detected 2 ecc_dbe_volatile_total for GPU 0 which is above the threshold 0"
+    counted = Fault("pcie", 0, 34, 1, 2, text, status)
+    found = verdict(document(version, 2, (0,), [counted])[0], 226, level=2)
+    assert (found.outcome, found.code) == (Outcome.FAILED, "DCGM_FR_DBE_THRESHOLD_VIOLATION")
+    assert [(f.fatal, f.subject.test) for f in found.findings] == [(True, "Pcie")]
+
+
+@pytest.mark.parametrize(
+    ("xid", "outcome", "action"),
+    [
+        (13, Outcome.INCONCLUSIVE, Action.NONE),
+        (79, Outcome.FAILED, Action.RESTART_BM),
+        (48, Outcome.FAILED, Action.COMPONENT_RESET),
+    ],
+)
+def test_an_xid_that_dcgm_3_1_counts_is_the_one_of_its_number(
+    xid: int, outcome: Outcome, action: Action
+) -> None:
+    counted = Fault("diagnostic", 0, 33, 1, 15, f"Detected {xid} xid_errors for GPU 0")
+    found = verdict(document("3.1.8", 3, (0,), [counted])[0], 226, level=3)
+    assert found.outcome is outcome
+    assert [(f.code, f.action) for f in found.findings] == [("DCGM_FR_XID_ERROR", action)]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ _NVLINK = re.compile(
     r"CUDA_ERROR_NVLINK_UNCORRECTABLE|cudaErrorNvlinkUncorrectable|\bNVLink\b[^.]{0,60}\b(?:errors?|down|fail(?:ed|ure)?|fatal|inactive)\b|\b(?:errors?|fail(?:ed|ure)?)\b[^.]{0,40}\bNVLink\b",
     re.IGNORECASE,
 )
+_COUNTED = re.compile(r"\bDetected (\d+) xid_errors\b")
+"""How DCGM up to 3.1 says it."""
 _HARMLESS = re.compile(
     r"single[- ]bit|(?<!un)correctable|\bECC is (?:not|disabled)|(?:\b0|\bno|\bzero) (?:[\w-]+ ){0,4}(?:ECC|DBE|NVLink|double)|not supported",
     re.IGNORECASE,
@@ -87,13 +89,14 @@ def rows() -> tuple[KnownAlarm, ...]:
 
 def explains(test: str, problem: DocumentProblem, around: Circumstances) -> KnownAlarm | None:
     """The first row that knows this problem of the test ``test`` (its canonical name)."""
+    text = _COUNTED.sub(r"Detected XID \1", problem.text)
     for row in rows():
         if (
             row.effect != "hang"
             and (not row.tests or test in row.tests)
             and (not row.ids or problem.error_id in row.ids)
             and problem.error_id not in row.unless
-            and (not row.text or re.search(row.text, problem.text, re.IGNORECASE))
+            and (not row.text or re.search(row.text, text, re.IGNORECASE))
             and row.applies(around)
         ):
             return row

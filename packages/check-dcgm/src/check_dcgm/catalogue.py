@@ -52,6 +52,9 @@ SOFTWARE: Final = "Software"
 never a pass.
 """
 
+COUNTER: Final = 34
+"""DCGM_FR_FIELD_THRESHOLD, up to 3.2 of any counter, also of uncorrectable memory errors."""
+
 MEMORY: Final = "Memory"
 """The test with one result for all GPUs, that of the last one."""
 
@@ -143,10 +146,15 @@ _BY_WORDS: Final = tuple(
         (r"\bstress level\b.*\bdid not reach\b", 50),
         (r"\bMax power\b.*\bdid not reach\b", 63),
         (r"\bachieved a memory bandwidth\b.*\bfailing to meet\b", 62),
+        (r"\becc_dbe_\w+ for GPU \d+ which is above\b", 106),
+        (r"\becc_dbe_\w+ for GPU\b", 103),
+        (r"\becc_sbe_\w+ for GPU \d+ which is above\b", 105),
+        (r"\bpcie_replay_counter for GPU \d+ which is above\b", 107),
+        (r"\bxid_errors for GPU\b", 101),
     )
 )
 """Documents up to 3.2 print no id for deployment tests, and up to 3.1 none at all: the words say
-which error it is.
+which error it is. Up to 3.2 they also say which counter it is of which :data:`COUNTER` was printed.
 """
 
 

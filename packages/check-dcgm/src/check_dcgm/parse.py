@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from .catalogue import MEMORY, by_words, canonical_test, is_deployment
+from .catalogue import COUNTER, MEMORY, by_words, canonical_test, is_deployment
 from .identity import known_serial
 
 MAX_DEPTH: Final = 64
@@ -247,11 +247,13 @@ def _with_reason(name: str, rows: list[TestResult], summary: dict[str, Any]) -> 
 
 
 def _identified(row: TestResult) -> TestResult:
-    """The row with ids for problems that have none, where their words show it."""
-    if all(problem.error_id is not None for problem in row.problems):
-        return row
+    """The row with the ids that the words of its problems show, for those that have none of their
+    own.
+    """
     problems = (
-        p if p.error_id is not None else replace(p, error_id=by_words(row.test, p.text))
+        replace(p, error_id=by_words(row.test, p.text) or p.error_id)
+        if p.error_id is None or (p.error_id == COUNTER and p.severity is None)
+        else p
         for p in row.problems
     )
     return replace(row, problems=tuple(problems))
