@@ -196,6 +196,48 @@ def test_a_mapping_that_changed_meanwhile_spoils_the_verdict(go: Go) -> None:
     )
 
 
+LOSES_A = {"client": "4.5.0", "engine": "4.5.0", "listings": [[(3, A), (5, B)], [(5, B)]]}
+"""From DCGM 4.5 on a listing has active GPUs only."""
+FELL_OFF = fault(120, 2, 15, "GPU 3 has fallen off the bus")
+
+
+@pytest.mark.parametrize(
+    ("answer", "serials"),
+    [
+        ((205, v4({**ALL, "memory": {3: [FELL_OFF], 5: []}})), None),
+        ((205, v4({**ALL, "memory": {3: [FELL_OFF], 5: []}})), {A: "111", B: "222"}),
+        ((238, runtime_error("4.5.0", "lost")), None),
+    ],
+)
+def test_an_engine_that_no_longer_lists_the_gpu_it_accuses_is_believed(
+    go: Go, answer: tuple[int, str], serials: dict[str, str] | None
+) -> None:
+    status, output = answer
+    if serials:
+        output = _with_serials(output, {3: "111", 5: "222"})
+    ran = go({**LOSES_A, "answers": [(status, output)]}, serials=serials)
+    assert (ran.exit_code, ran.result.outcome) == (1, "failed"), ran.lines
+
+
+@pytest.mark.parametrize(
+    "answer", [GOOD, (205, v4({**ALL, "memory": {3: [], 5: [fault()]}}))], ids=["passed", "another"]
+)
+def test_a_gpu_that_the_engine_no_longer_lists_is_not_cleared(
+    go: Go, answer: tuple[int, str], connector: FakeConnector
+) -> None:
+    ran = go({**LOSES_A, "answers": [answer]})
+    assert (ran.result.outcome, ran.result.code) == ("inconclusive", "GPU_MAP_CHANGED")
+    assert f"no longer lists {A} after the diagnostic" in ran.lines[-1]
+    assert not any(event.is_healthy for event in connector.events)
+
+
+def test_a_number_that_another_gpu_has_by_now_spoils_the_verdict(go: Go) -> None:
+    listings = [LOSES_A["listings"][0], [(3, FOREIGN), (5, B)]]
+    sick = (205, v4({**ALL, "memory": {3: [FELL_OFF], 5: []}}))
+    ran = go({**LOSES_A, "listings": listings, "answers": [sick]})
+    assert ran.result.code == "GPU_MAP_CHANGED"
+
+
 def test_a_busy_engine_is_waited_for(go: Go, tools: Tools) -> None:
     ran = go({"answers": [(222, "Error: in use"), GOOD]})
     assert ran.result.code == "OK"

@@ -182,12 +182,18 @@ async def _diagnosed(
         return verdict
     # Nobody is accused and nobody cleared before it is known whose GPUs these were.
     after = await connect(run.query, [engine.tool], engine.address, run.progress)
-    if {uuid: after.gpus.get(uuid) for uuid in ours} != {uuid: engine.gpus[uuid] for uuid in ours}:
+    known = {uuid: engine.gpus[uuid] for uuid in ours} | after.gpus
+    accused = {finding.subject.gpu_uuid for finding in verdict.findings if finding.fatal}
+    seen = {*after.gpus, *accused, *(ours if done.returncode in FACTS else ())}
+    absent = [uuid for uuid in ours if uuid not in seen]
+    numbers = {number: uuid for uuid, number in known.items()}
+    if absent or any(numbers.get(engine.gpus[uuid]) != uuid for uuid in ours):
+        what = f"no longer lists {', '.join(absent)}" if absent else "renumbered its GPUs"
         raise Inconclusive(
             "GPU_MAP_CHANGED",
-            f"hostengine {engine.address} renumbered its GPUs during the diagnostic; run the check again.",
+            f"hostengine {engine.address} {what} after the diagnostic; run the check again.",
         )
-    await _refuse_impostor(run, after, listed, document)
+    await _refuse_impostor(run, replace(after, gpus=known), listed, document)
     return await _named(run, verdict, listed) if done.returncode in FACTS else verdict
 
 
