@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -424,6 +424,53 @@ def test_wrong_data_of_one_run_is_not_outvoted_by_another() -> None:
     wrong = whole(Measurement(GIB, 300.0, 4.0))
     seen, _ = conclude(Node(), replace(case(), results=(wrong,)))
     assert (seen.code, subjects(seen)) == ("WRONG_DATA", {None})
+
+
+@dataclass(frozen=True)
+class BrokenPair(Node):
+    """GPUs 1 and 2 alone come to what no other run shows."""
+
+    pair: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, step: Step, topology_file: str = "") -> Measurement:
+        result = Node.run(self, step, topology_file)
+        return replace(result, **self.pair) if step.gpus == (1, 2) else result
+
+
+CRASHED = {"busbw": None, "wrong": None, "status": 3}
+CUDA_FAILED = read(
+    "h: Test CUDA failure common.cu:1 'unspecified launch failure'", "", 3, GIB
+).error
+
+
+@pytest.mark.parametrize("speed", [100.0, 466.0])
+def test_wrong_data_of_a_pair_alone_is_the_node_s_and_fatal(speed: float) -> None:
+    wrong = BrokenPair(rings=speed, nvls=speed, pair={"wrong": 37.0, "wrong_size": 1024})
+    seen = verdict(wrong, case() if speed == 100.0 else without_a_floor())
+    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "WRONG_DATA", {None})
+    assert not {"GPU-1", "GPU-2"} & {each.gpu_uuid for each in seen.clears}
+
+
+def without_a_floor() -> Progress:
+    kinds = {(a, b): "SYS" for a in range(4) for b in range(a + 1, 4)}
+    return replace(case(4, "NVIDIA X1000"), kinds=kinds)
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome", "code"),
+    [
+        ({**CRASHED, "timed_out": True}, Outcome.FAILED, "NCCL_HANG"),
+        ({**CRASHED, "error": CUDA_FAILED}, Outcome.FAILED, "NCCL_CUDA_ERROR"),
+        ({**CRASHED, "status": -9}, Outcome.INCONCLUSIVE, "TOOL_KILLED"),
+        ({**CRASHED, "too_big": True}, Outcome.PASSED, "UNKNOWN_HARDWARE"),
+    ],
+)
+def test_a_pair_that_comes_to_no_result_is_no_pass_without_a_floor(
+    result: dict[str, Any], outcome: Outcome, code: str
+) -> None:
+    seen = verdict(BrokenPair(pair=result), without_a_floor())
+    assert (seen.outcome, seen.code) == (outcome, code)
+    assert not subjects(seen)
 
 
 def ended(output: str, status: int = 3, *, timed_out: bool = False, **rest: object) -> Verdict:

@@ -241,8 +241,7 @@ def _decide(case: Progress) -> Step | Verdict:
             "GPU_MEMORY",
             f"the GPUs' memory does not suffice for {size_text(whole[-1].step.size)}; find what else holds memory on them (nvidia-smi).",
         )
-    wrong = [t for t in case.deciding if t.result.wrong and t.step.what is not StepKind.PAIR]
-    if wrong:
+    if wrong := [t for t in case.deciding if t.result.wrong]:
         return _next_pair(case, "wrong") or verdicts.wrong(
             case.gpus, wrong[0].result, _contrast(case, "wrong")
         )
@@ -319,7 +318,7 @@ def _speed(case: Progress, whole: list[StepResult]) -> Step | Verdict:
         and not contrast.accused
         and not case.signs
     ):
-        return verdicts.unconfirmed(case.gpus, bar)
+        return _pair_broken(case) or verdicts.unconfirmed(case.gpus, bar)
     return verdicts.slow(case.gpus, bar, contrast, case.pairs, case.signs, sure=case.comparable)
 
 
@@ -330,7 +329,14 @@ def _by_siblings(case: Progress, bar: verdicts.Comparison) -> Step | Verdict:
     contrast = _contrast(case, "slow")
     if contrast.accused or contrast.links:
         return verdicts.slow(case.gpus, bar, contrast, case.pairs, case.signs, sure=case.comparable)
-    return verdicts.unknown(case.gpus, bar, sorted(case.floors))
+    return _pair_broken(case) or verdicts.unknown(case.gpus, bar, sorted(case.floors))
+
+
+def _pair_broken(case: Progress) -> Step | Verdict | None:
+    """What becomes of a pass of all GPUs where two of them alone came to no result."""
+    broken = (t for t in case.results if t.step.what is StepKind.PAIR and t.result.busbw is None)
+    first = next((t for t in broken if not t.result.too_big), None)
+    return _broken(case, first) if first is not None else None
 
 
 def _broken(case: Progress, broken: StepResult) -> Step | Verdict:

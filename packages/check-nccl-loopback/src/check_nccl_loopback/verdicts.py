@@ -252,7 +252,8 @@ def wrong(gpus: Sequence[Gpu], result: Measurement, contrast: Contrast) -> Verdi
     """
     size = size_text(result.wrong_size or result.size)
     metadata = {"wrong_elements": f"{result.wrong:g}", "size": size}
-    clears = _some(gpus, contrast.good, DATA)
+    suspect = {number for pair in contrast.links for number in pair}
+    clears = _some(gpus, contrast.good - suspect, DATA)
     count = f"{result.wrong:g} wrong elements in an all-reduce of {size}"
     if contrast.accused:
         findings = tuple(
@@ -426,7 +427,7 @@ def hung(
         )
         who = f"; each has {', '.join(named)}" if named else ""
         return _failed(
-            f"the all-reduce of all GPUs hangs, and so does that of {text}, while other pairs end{who}; see the driver's log on the node (dmesg, Xid).",
+            f"the all-reduce of {text} hangs, while other pairs end{who}; see the driver's log on the node (dmesg, Xid).",
             findings,
             clears=_some(gpus, contrast.good, DEVICE),
         )
