@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from check_nccl_loopback.settings import Settings
-from preflight_proto.check.settings import read
+from preflight_proto.check.settings import SettingsError, read
 from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
 
 TOOLS = Path(__file__).resolve().parents[3] / "e2e" / "fakes" / "bin"
@@ -197,6 +197,13 @@ def test_the_operators_variables_are_apart_by_spaces_and_may_have_commas() -> No
     given = {"PREFLIGHT_LOOPBACK_ENV": "NCCL_P2P_DISABLE=1 NCCL_ALGO=Ring,Tree"}
     found = read(Settings, given).environment
     assert found == (("NCCL_P2P_DISABLE", "1"), ("NCCL_ALGO", "Ring,Tree"))
+
+
+@pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES=0,1", "NCCL_TESTS_DEVICE=1"])
+def test_the_operators_variables_do_not_say_which_gpus_take_part(variable: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        read(Settings, {"PREFLIGHT_LOOPBACK_ENV": f"NCCL_ALGO=Ring {variable}"})
+    assert "without CUDA_VISIBLE_DEVICES and NCCL_TESTS_*" in refused.value.problems[0]
 
 
 def test_the_tool_gets_no_secret_of_the_container(go: Go, tmp_path: Path) -> None:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from preflight_proto import names
 from preflight_proto.check import gbps, setting, size, text, whole_number
 from preflight_proto.check.settings import Parser
 from preflight_proto.check.topology import TopologySettings
 
+_ASSIGNMENTS: Final = r"^\s*(?:(?!CUDA_VISIBLE_DEVICES=|NCCL_TESTS_)[A-Z][A-Z0-9_]*=\S*(?:\s+|$))*$"
+"""Any but those that say which GPUs take part, which is the check's to say."""
+
 
 def _assignments() -> Parser[tuple[tuple[str, str], ...]]:
     def parse(raw: str) -> tuple[tuple[str, str], ...]:
-        pairs = tuple(tuple(word.split("=", 1)) for word in raw.split())
-        if not all(len(pair) == 2 and re.fullmatch(r"[A-Z][A-Z0-9_]*", pair[0]) for pair in pairs):
+        if not re.search(_ASSIGNMENTS, raw):
             raise ValueError
-        return pairs  # type: ignore[return-value]
+        return tuple((name, value) for name, _, value in (w.partition("=") for w in raw.split()))
 
     return Parser(
         parse,
-        "a list of NAME=value",
+        "a list of NAME=value without CUDA_VISIBLE_DEVICES and NCCL_TESTS_*",
         "e.g. NCCL_P2P_DISABLE=1 NCCL_ALGO=Ring",
         lambda value: " ".join(map("=".join, value)),
-        {"pattern": r"^\s*(?:[A-Z][A-Z0-9_]*=\S*(?:\s+|$))*$"},
+        {"pattern": _ASSIGNMENTS},
     )
 
 
