@@ -152,7 +152,7 @@ def by_exit_status(status: int, request: DiagRequest, excerpt: str) -> Verdict:
     if status in _GPU_FACTS:
         return _gpu_fact(status, request)
     code, what = _INFRASTRUCTURE.get(
-        status, ("ENGINE_ERROR", f"dcgmi exited {status} without a usable document")
+        status, ("ENGINE_ERROR", f"dcgmi exited {status}, which is no end of a diagnostic")
     )
     if status < 0:
         code, what = "DIAG_KILLED", f"dcgmi was killed by signal {-status}"
