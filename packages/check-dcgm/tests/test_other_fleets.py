@@ -183,6 +183,7 @@ def test_retired_pages_are_a_finding_of_the_software_test_under_its_old_name_too
         ("Detected 9 ecc_sbe_volatile_total for GPU 0 which is above the threshold 2", "SBE_THRESHOLD_VIOLATION"),
         ("Detected 90 pcie_replay_counter for GPU 0 which is above the threshold 80", "PCIE_REPLAY_THRESHOLD_VIOLATION"),
         ("Detected 79 xid_errors for GPU 0", "XID_ERROR"),
+        ("nvlink_flit_crc_error_count_l3 met or exceeded the threshold of 100 per second: 250 at 1.0 seconds into the test.", "FIELD_THRESHOLD_TS"),
         ("GPU 0 only achieved a memory bandwidth of 900.1 GB/s, failing to meet 1300.0 GB/s for test 1", "MEMORY_BANDWIDTH"),
     ],
 )  # fmt: skip
@@ -427,3 +428,9 @@ def test_a_gpu_that_the_memory_test_gave_no_memory_is_not_passed_by_the_one_afte
 def test_a_document_that_keeps_no_more_messages_passes(info: dict[int, str]) -> None:
     # up to 4.3 it has room for sixteen, and those of the last GPUs are left out
     assert judge(parse(of_the_last({}, info)), 0, PAIR).outcome is Outcome.PASSED
+
+
+def test_a_whole_document_beside_a_strange_exit_status_is_not_called_missing() -> None:
+    found = verdict(document("4.4.2", 1, (0,))[0], 1)
+    assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "ENGINE_ERROR")
+    assert "dcgmi exited 1, which is no end of a diagnostic" in found.reason

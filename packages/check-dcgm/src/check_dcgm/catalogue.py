@@ -151,6 +151,7 @@ _BY_WORDS: Final = tuple(
         (r"\becc_sbe_\w+ for GPU \d+ which is above\b", 105),
         (r"\bpcie_replay_counter for GPU \d+ which is above\b", 107),
         (r"\bxid_errors for GPU\b", 101),
+        (r"\bmet or exceeded the threshold of [\d.]+ per second\b", 38),
     )
 )
 """Documents up to 3.2 print no id for deployment tests, and up to 3.1 none at all: the words say
