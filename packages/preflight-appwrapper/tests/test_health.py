@@ -21,7 +21,7 @@ from preflight_appwrapper.api.types import (
     PodSet,
     lenient,
 )
-from preflight_appwrapper.core.component_status import ComponentVerdict
+from preflight_appwrapper.core.component_status import ComponentVerdict, verdict
 from preflight_appwrapper.core.decode import PartialObject
 from preflight_appwrapper.core.decode import pod as read_pod
 from preflight_appwrapper.core.health import judge
@@ -695,6 +695,42 @@ def test_a_pod_that_a_drain_takes_after_it_has_succeeded_is_not_missed(
     assert judged(status(4, ready=3600), *there, components=(job,)).figures.ready == min(
         4, running + max(1, succeeded)
     )
+
+
+@pytest.mark.parametrize("rest", [("Running", True), ("Failed", True), ("Failed", False)])
+def test_what_a_job_ends_whose_leader_has_succeeded_is_not_missed(rest: tuple[str, bool]) -> None:
+    raw = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "spec": {"completions": 4, "parallelism": 4, "successPolicy": {"rules": [{}]}},
+        "status": {
+            "succeeded": 1,
+            "conditions": [{"type": "SuccessCriteriaMet", "status": "True"}],
+        },
+    }
+    phase, going = rest
+    pods = [pod(f"p{i}", phase, going=going) for i in range(3)]
+    known = status(4, ready=600)  # longer than both periods: pods may have ten minutes to end
+    job = replace(present(), verdict=verdict(raw))
+    assert ruled(judged(known, pod("p3", "Succeeded"), *pods, components=(job,))) == (9, "healthy")
+
+
+@pytest.mark.parametrize(
+    ("others", "wanted"),
+    [
+        ((), (7, "reset")),
+        (("Pending",) * 4, (8, "reset")),
+        (("Running",) * 4, (9, "healthy")),
+        (("Succeeded",) * 4, (3, "succeeded")),
+    ],
+)
+def test_pods_of_a_job_in_waves_stand_for_none_of_another_component(
+    others: tuple[str, ...], wanted: tuple[int, str]
+) -> None:
+    job, train = present(0, "finished"), present(1)
+    pods = [pod(f"p{i}", "Succeeded") for i in range(10)]
+    pods += [pod(f"t{i}", phase, owner="job-1") for i, phase in enumerate(others)]
+    assert ruled(judged(status(2, 4, ready=3600), *pods, components=(job, train))) == wanted
 
 
 @pytest.mark.parametrize(

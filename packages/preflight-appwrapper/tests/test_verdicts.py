@@ -129,6 +129,8 @@ def test_why_kubernetes_takes_a_pod_away_is_known() -> None:
 def test_pods_that_have_succeeded_are_counted_by_the_kinds_that_own_theirs() -> None:
     roles = {"Master": {"active": 1}, "Worker": {"succeeded": 2, "failed": 1}}
     assert verdict(of("batch/v1", "Job", status={"succeeded": 3})).succeeded == 3
+    met = of("batch/v1", "Job", ("SuccessCriteriaMet", "True"), parallelism=4, completions=9)
+    assert (verdict(met).succeeded, verdict(met).says) == (4, "more")
     torch = of("kubeflow.org/v1", "PyTorchJob", status={"replicaStatuses": roles})
     assert verdict(torch).succeeded == 2
     known = [{"name": "load", "succeeded": 2}, {"name": "train", "ready": 1}]

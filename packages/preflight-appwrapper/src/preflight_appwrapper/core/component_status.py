@@ -67,7 +67,7 @@ def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVe
         in_order=_in_order(group, kind, raw),
         later=_later(raw) if kind == "JobSet" else 0,
         disrupted=_true(conditions, "DisruptionTarget") or "" if kind == "Pod" else "",
-        succeeded=_succeeded(raw, kind) if owns_pods or kind == "JobSet" else 0,
+        succeeded=_succeeded(raw, kind, conditions) if owns_pods or kind == "JobSet" else 0,
     )
 
 
@@ -158,8 +158,10 @@ def _pods_of(job: Mapping[str, Any]) -> int:
     return at_once(spec.get("parallelism"), spec.get("completions"))
 
 
-def _succeeded(raw: Mapping[str, Any], kind: str) -> int:
+def _succeeded(raw: Mapping[str, Any], kind: str, conditions: Mapping[str, Condition]) -> int:
     """By a Job's count, by those of a training job's roles, or of a JobSet's jobs."""
+    if kind == "Job" and _true(conditions, "SuccessCriteriaMet") is not None:
+        return _pods_of({"template": raw})  # what it ends now is not needed any more
     if kind == "JobSet":
         jobs = {
             str(job.get("name")): _pods_of(job) for job in maps(_at(raw, "spec.replicatedJobs"))

@@ -57,7 +57,8 @@ def _figures(context: PhaseContext) -> tuple[Figures, list[Pod]]:
 
 def _credit(context: PhaseContext) -> tuple[int, int]:
     """Pods that are not needed any more, of components which have ended well, or which have counted
-    them as succeeded before a drain took them: for readiness, and for all to have succeeded.
+    them as succeeded before a drain took them: for readiness, and for all to have succeeded. Pods
+    beyond those expected, of a Job in waves, are taken off: they stand for none of another one.
 
     Of pods that no component owns it is not known which one they are of. They are first those of
     the components that go on, where it is asked whether one of these lacks any, and last where it
@@ -72,13 +73,15 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
     if context.all_finished:
         rest = max(0, context.status.expected - sum(map(len, alive.values())))
         return rest, rest
-    credit, surplus, going_on, counted = 0, 0, 0, 0
+    credit, beyond, surplus, going_on, counted = 0, 0, 0, 0, 0
     for known, component, ended in context.components:
         uid = known.uid or component.uid
         if not known.expected:
             continue
         if uid and (component.verdict.owns_pods or uid in alive):
             owned = alive.pop(uid, [])
+            done = owned.count("Running") + owned.count("Succeeded")
+            beyond += max(0, done - known.expected)
             lost = component.verdict.succeeded - owned.count("Succeeded")
             lacking = max(0, known.expected - len(owned))
             credit += lacking if ended else min(lacking, max(0, lost))
@@ -89,6 +92,7 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
             counted += min(known.expected, component.verdict.succeeded)
     others = [phase for phases in alive.values() for phase in phases]
     succeeded = others.count("Succeeded")
+    credit -= beyond
     ready = credit + max(0, surplus - max(0, len(others) - going_on))
     return ready + max(0, counted - succeeded), credit + max(0, surplus - succeeded)
 
