@@ -57,6 +57,12 @@ def test_object_and_pod_template_carry_the_label_and_the_object_its_owner() -> N
     assert made["metadata"]["namespace"] == "ns"
 
 
+def test_an_exported_manifest_has_no_version_that_the_api_server_would_refuse() -> None:
+    template = job()
+    template["metadata"] |= {"resourceVersion": "123", "uid": "of-another", "generation": 2}
+    assert "resourceVersion" not in built(template)["metadata"]
+
+
 def test_the_manifest_itself_is_not_changed_and_the_same_input_gives_the_same_bytes() -> None:
     template = job()
     before = copy.deepcopy(template)

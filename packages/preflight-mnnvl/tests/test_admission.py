@@ -133,6 +133,14 @@ def test_any_amount_but_nothing_counts(amount: object) -> None:
     assert admit(enrolled(pod(container(gpus=amount)))).result == "injected"
 
 
+def test_a_resource_that_stands_for_a_device_class_of_gpus_counts() -> None:
+    def answered(device_class: str) -> str:
+        limits = {f"deviceclass.resource.kubernetes.io/{device_class}": 8}
+        return admit(enrolled(pod({"name": "a", "resources": {"limits": limits}}))).result
+
+    assert [answered(it) for it in ("gpu.nvidia.com", "nic.example.com")] == ["injected", "no-gpu"]
+
+
 @pytest.mark.parametrize("amount", [0, "0", 0.0, "0.0", "0e3", "-0", "0Ki"])
 def test_nothing_in_any_spelling_does_not_count(amount: object) -> None:
     answer = admit(enrolled(pod(container(gpus=amount))))
@@ -181,6 +189,44 @@ def test_gpus_by_claim_count_and_are_remembered_for_updates() -> None:
     ]
     assert patched(enrolled(spec), on_update(enrolled(spec), stored)) == stored
     assert admit(enrolled(spec), classes={ref: ["nic.example.com"]}).result == "no-gpu"
+
+
+def test_gpus_that_a_new_template_has_by_other_claims_keep_the_fabric() -> None:
+    def asking(entry: str, template: str) -> Object:
+        spec = pod(
+            {"name": "a", "resources": {"claims": [{"name": entry}]}},
+            resourceClaims=[{"name": entry, "resourceClaimTemplateName": template}],
+        )
+        return enrolled(spec)
+
+    def updated(found: Object, stored: Object, classes: Any = None) -> ReviewAnswer:
+        new, old = (json.dumps(one).encode() for one in (found, stored))
+        known = ClusterView(support(DRIVER), classes=classes)
+        return decide(Review("UPDATE", "default", new, old), DRIVER, known)
+
+    def uses(found: Object) -> list[str]:
+        return [
+            it["name"] for it in found["spec"]["podSpec"]["containers"][0]["resources"]["claims"]
+        ]
+
+    four, eight = (ClaimRef("ResourceClaimTemplate", name) for name in ("four", "eight"))
+    stored = patched(enrolled(), admit(enrolled()))  # with GPUs by a resource
+    by_claim = asking("gpus", "four")
+    assert updated(by_claim, stored).needs == Needs("", (four,))
+    refused = updated(by_claim, stored, {})
+    assert (refused.result, "which does not exist" in refused.message) == ("denied", True)
+    stored = patched(by_claim, updated(by_claim, stored, {four: ["gpu.nvidia.com"]}))
+    assert uses(stored) == ["gpus", "mnnvl"]
+    assert patched(by_claim, updated(by_claim, stored)) == stored  # as Grove writes it again
+    renamed = asking("devices", "four")
+    stored = patched(renamed, updated(renamed, stored))
+    assert uses(stored) == ["devices", "mnnvl"]
+    larger = asking("devices", "eight")
+    stored = patched(larger, updated(larger, stored, {eight: ["gpu.nvidia.com"]}))
+    assert uses(stored) == ["devices", "mnnvl"]
+    other = asking("devices", "nic")
+    nic = {ClaimRef("ResourceClaimTemplate", "nic"): ["nic.example.com"]}
+    assert uses(patched(other, updated(other, stored, nic))) == ["devices"]
 
 
 def test_a_claim_that_does_not_exist_is_not_taken_for_one_without_gpus() -> None:

@@ -302,6 +302,14 @@ def test_whose_pods_get_no_claim(
     assert lacks_claim(msgspec.json.decode(json.dumps(found), type=PodClique), DRIVER) is without
 
 
+@pytest.mark.parametrize(("gpus", "without"), [(8, True), (None, False)])
+def test_a_podclique_that_has_lost_its_gpus_needs_no_claim(gpus: object, without: bool) -> None:
+    found = podclique("t-0-w", "t", annotations=dict(ON))
+    stored = patched(found, admit(found))
+    stored["spec"]["podSpec"] = {"containers": [container(gpus=gpus)]}
+    assert lacks_claim(msgspec.json.decode(json.dumps(stored), type=PodClique), DRIVER) is without
+
+
 def test_a_podclique_that_has_its_claim_is_not_counted() -> None:
     one = Seeing()
     one.mirror.set_as(set_("set"))

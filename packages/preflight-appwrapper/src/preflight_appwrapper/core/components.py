@@ -102,7 +102,8 @@ def build(
             f"{where}.template.metadata.namespace: {str(metadata['namespace'])[:60]} is not the wrapper's own, {namespace}; remove it."
         )
     metadata |= {"namespace": namespace, "name": name}
-    metadata.pop("generateName", None)
+    for key in ("generateName", "resourceVersion"):  # an exported manifest has one of the latter
+        metadata.pop(key, None)
     _merge(metadata, "labels", {LABEL: wrapper.metadata.name}, f"{where}.template.metadata")
     _own(metadata, wrapper, where)
     known = wrapper.status.component_status

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from preflight_kube.api.quantities import parse_quantity
+from preflight_proto.devices import IMPLICIT
 
 from preflight_mnnvl.api.identity import CliqueRefused
 from preflight_mnnvl.api.names import (
@@ -57,13 +59,18 @@ def gpu_claims(
     return tuple(sorted(gives))
 
 
-def places(
-    pod: PodSpec, resources: tuple[str, ...], claims: Collection[str]
-) -> list[ContainerPlace]:
-    """The containers that use GPUs, by a resource that globs match, or by one of ``claims``.
+@lru_cache(maxsize=16)
+def gpu_resources(config: Config) -> tuple[str, ...]:
+    """Globs of the resources that are GPUs, those that stand for a device class among them."""
+    return (*config.gpu_resources, *(IMPLICIT + glob for glob in config.gpu_device_classes))
+
+
+def places(pod: PodSpec, config: Config, claims: Collection[str]) -> list[ContainerPlace]:
+    """The containers that use GPUs, by a resource that is configured, or by one of ``claims``.
 
     Raises :class:`CliqueRefused` for an amount that is none.
     """
+    resources = gpu_resources(config)
     return [place for place in pod.everyone() if _uses(place, resources, claims)]
 
 

@@ -70,7 +70,7 @@ def _planned(set_: PodCliqueSet, i: int, clique: Clique, at: int | None, config:
     if wish.enabled:
         try:
             pod = decode_pod(clique.spec.pod_spec)
-            gpus = bool(places(pod, config.gpu_resources, ()))
+            gpus = bool(places(pod, config, ()))
             if not gpus and any(claims_of(place.container) for place in pod.everyone()):
                 gpus = None
         except BadObject as error:

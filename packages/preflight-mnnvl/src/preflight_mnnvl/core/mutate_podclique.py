@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
 from preflight_kube.api.jsonpatch import Operation, add, pointer, remove, set_annotations
 
 from preflight_mnnvl.api import names, types
@@ -154,7 +155,7 @@ class _Admission(NamedTuple):
             return answer
         classes = known.classes or {}
         of_gpus = claims.gpu_claims(pod, classes, config.gpu_device_classes)
-        used = claims.places(pod, config.gpu_resources, of_gpus)
+        used = claims.places(pod, config, of_gpus)
         if not used:
             _refuse_unknown(pod, classes)
             own = (meta.annotations or {}).get(names.ENABLED) == "true"
@@ -242,7 +243,9 @@ class _Admission(NamedTuple):
         return f"is of the ComputeDomain {shown(other.name)}" if other is not None else ""
 
     def update(self, clique: PodClique, stored: PodClique, now: int) -> ReviewAnswer:
-        """Repeat what the stored object carries, and look up no claims but new ones."""
+        """Repeat what the stored object carries, and look up no claims but new ones, which may be
+        those that give GPUs now.
+        """
         meta, config, known = self
         old = stored.metadata
         decision = read_decision(old.annotation(names.DECISION))
@@ -254,7 +257,18 @@ class _Admission(NamedTuple):
         claims.refuse_claims(pod, pod_claim(decision), known.classes or {})
         if (answer := self._lookups(pod, stored)) is not None:
             return answer
-        used = claims.places(pod, config.gpu_resources, decision.gpu_claims)
+        refs = claims.claim_refs(pod)
+        before = claims.claim_refs(types.decode_pod(stored.spec.pod_spec)) if refs else {}
+        classes = dict[ClaimRef, Collection[str]].fromkeys(before.values(), ())
+        classes |= known.classes or {}
+        given = {before.get(name) for name in decision.gpu_claims}
+        unread = {name for name in decision.gpu_claims if refs.get(name) not in classes}
+        kept = {name for name, ref in refs.items() if ref in given or name in unread}
+        of_gpus = kept.union(claims.gpu_claims(pod, classes, config.gpu_device_classes))
+        decision = msgspec.structs.replace(decision, gpu_claims=tuple(sorted(of_gpus)))
+        used = claims.places(pod, config, decision.gpu_claims)
+        if not used:
+            _refuse_unknown(pod, classes)
         keys = {key: value for key in names.KEYS if (value := old.annotation(key)) is not None}
         without = [key for key in names.KEYS if key not in keys]
         patch = self._patch(pod, decision, used=used, keys=keys, without=without)
@@ -269,7 +283,7 @@ class _Admission(NamedTuple):
             # Nothing is refused that was stored before.
             with suppress(types.BadObject, CliqueRefused):
                 pod = types.decode_pod(clique.spec.pod_spec)
-                if claims.places(pod, config.gpu_resources, ()):
+                if claims.places(pod, config, ()):
                     # Some of its pods would join a domain, and those that run would not.
                     late = "asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one"
                     warned = (f"PodClique {shown(meta.name)} {late}",)
@@ -282,7 +296,7 @@ class _Admission(NamedTuple):
         meta, config, known = self
         if known.set_ is None or wish.group is not None or not known.support.ok:
             return None
-        used = claims.places(pod, config.gpu_resources, ())
+        used = claims.places(pod, config, ())
         decision = self._decision(pod, wish, restored=now)
         there = known.taken(decision.cd)
         if not used or there is None or there.going:

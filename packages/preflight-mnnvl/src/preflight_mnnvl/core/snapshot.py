@@ -121,16 +121,16 @@ AUDITED_ANNOTATIONS: Final = (*names.KEYS, names.DECISION, names.GROVE_MNNVL_GRO
 
 
 def lacks_claim(clique: PodClique, config: Config) -> bool:
-    """Tell whether its pods have GPUs and no decision, or a decision and not its claim."""
+    """Tell whether its pods have GPUs, and no decision or not its claim."""
     meta = clique.metadata
     if meta.going:
         return False
     try:
         decision = read_decision(meta.annotation(names.DECISION))
         pod = types.decode_pod(clique.spec.pod_spec)
-        if decision is not None:
-            return pod_claim(decision) not in (pod.resource_claims or [])
-        return bool(places(pod, config.gpu_resources, ()))
+        if decision is not None and pod_claim(decision) in (pod.resource_claims or []):
+            return False
+        return bool(places(pod, config, decision.gpu_claims if decision else ()))
     except (types.BadObject, CliqueRefused, Newer):
         return meta.annotation(names.DECISION) is not None
 

@@ -15,7 +15,7 @@ from preflight_kube.api.jsonpatch import Operation, keys
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import BadObject, Metadata, PodCliqueSet, PodSpec, decode, shown
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.claims import claim_refs, matches
+from preflight_mnnvl.core.claims import claim_refs, gpu_resources, matches
 from preflight_mnnvl.core.expansion import ExpandedClique, Planned, expand, nodes_needed, plan
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, ReviewAnswer, decide
 from preflight_mnnvl.core.support import CHANNEL_CLASS, ClusterFacts, judge
@@ -217,7 +217,7 @@ def _gpus(pod: PodSpec | None, config: Config) -> int:
         str(amount)
         for container in containers
         for name, amount in ((container.resources and container.resources.limits) or {}).items()
-        if matches(name, config.gpu_resources)
+        if matches(name, gpu_resources(config))
     ]
     return sum(int(it) for it in amounts if it.isascii() and it.isdecimal() and len(it) < 6)
 
