@@ -30,6 +30,7 @@ from preflight_appwrapper.core.plan import HealthJudgment
 from preflight_appwrapper.core.pods import sick_resources
 from preflight_appwrapper.core.podsets import slack
 from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
+from preflight_proto import names
 from preflight_proto.result import Result, encode_result
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -366,6 +367,16 @@ def test_rule_5_goes_before_what_the_component_says_of_the_same_failure() -> Non
     codes = {"terminalExitCodes": "3"}
     both = (checked, pod("b", "Failed", **exited(3)))
     assert ruled(judged(status(2), *both, components=(failed,), annotations=codes)) == (2, "fail")
+
+
+@pytest.mark.parametrize(("labels", "rule"), [({names.CHECKED_LABEL: "true"}, 5), ({}, 9)])
+def test_rule_5_asks_pods_alone_that_preflight_checks(labels: dict[str, str], rule: int) -> None:
+    raw = {
+        "metadata": {"name": "a", "uid": "uid-a", "labels": labels},
+        "status": {"phase": "Running", **left("failed")},
+    }
+    read = read_pod(msgspec.json.decode(msgspec.json.encode(raw), type=PartialObject), ())
+    assert judged(status(1), read).rule == rule
 
 
 @pytest.mark.parametrize(("before", "counts"), [(0, False), (2, False), (3, True)])
@@ -731,6 +742,19 @@ def test_pods_of_a_job_in_waves_stand_for_none_of_another_component(
     pods = [pod(f"p{i}", "Succeeded") for i in range(10)]
     pods += [pod(f"t{i}", phase, owner="job-1") for i, phase in enumerate(others)]
     assert ruled(judged(status(2, 4, ready=3600), *pods, components=(job, train))) == wanted
+
+
+@pytest.mark.parametrize("pending", [0, 4])
+@pytest.mark.parametrize("owner", ["job-0", "its-replica-set"])
+def test_pods_of_what_was_scaled_up_stand_for_none_of_another_component(
+    owner: str, pending: int
+) -> None:
+    pods = [pod(f"d{i}", "Running", owner=owner) for i in range(10)]
+    pods += [pod(f"t{i}", "Pending", owner="job-1") for i in range(pending)]
+    components = (part(0), part(1, owns=True))
+    assert judged(status(2, 4, ready=3600), *pods, components=components).result == "reset"
+    pods += [pod(f"r{i}", "Running", owner="job-1") for i in range(4)]
+    assert judged(status(2, 4, ready=3600), *pods, components=components).result == "healthy"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 from preflight_kube.api.kinds import Kind, version_of
 from preflight_kube.text import shared
+from preflight_proto import names
 
 from preflight_appwrapper.api.names import CLAIMED, LABEL, PREFIX
 from preflight_appwrapper.api.rules import FailureRule
@@ -153,9 +154,16 @@ def wrapper(raw: PartialObject, known: AppWrapper | None = None) -> AppWrapper:
 def pod(raw: PartialObject, resources: Iterable[str]) -> Pod:
     """A pod without what nobody asks of one; ``resources``: those that it may be asked for."""
     read = lenient(Pod, {"spec": _plain(raw.spec), "status": _shared_texts(_plain(raw.status))})
-    if sidecars := read.spec.sidecars:  # how they end says nothing of the workload
-        inits = read.status.init_container_statuses
-        inits = tuple(known for known in inits if known.name not in sidecars)
+    checked = raw.metadata.labels.get(names.CHECKED_LABEL) == names.CHECKED
+    left_out = read.spec.sidecars  # how they end says nothing of the workload
+    inits = tuple(
+        known
+        for known in read.status.init_container_statuses
+        if known.name not in left_out
+        # What bears a check's name where none was injected is anybody's.
+        and (checked or not known.name.startswith(names.CONTAINER_PREFIX))
+    )
+    if len(inits) < len(read.status.init_container_statuses):
         read = replace(read, status=replace(read.status, init_container_statuses=inits))
     metadata = raw.metadata
     kept = Metadata(

@@ -58,7 +58,8 @@ def _figures(context: PhaseContext) -> tuple[Figures, list[Pod]]:
 def _credit(context: PhaseContext) -> tuple[int, int]:
     """Pods that are not needed any more, of components which have ended well, or which have counted
     them as succeeded before a drain took them: for readiness, and for all to have succeeded. Pods
-    beyond those expected, of a Job in waves, are taken off: they stand for none of another one.
+    beyond those expected, of a Job in waves or of what was scaled up, are taken off: they stand for
+    none of another component.
 
     Of pods that no component owns it is not known which one they are of. They are first those of
     the components that go on, where it is asked whether one of these lacks any, and last where it
@@ -73,7 +74,7 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
     if context.all_finished:
         rest = max(0, context.status.expected - sum(map(len, alive.values())))
         return rest, rest
-    credit, beyond, surplus, going_on, counted = 0, 0, 0, 0, 0
+    credit, beyond, surplus, going_on, counted, room = 0, 0, 0, 0, 0, 0
     for known, component, ended in context.components:
         uid = known.uid or component.uid
         if not known.expected:
@@ -85,6 +86,7 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
             lost = component.verdict.succeeded - owned.count("Succeeded")
             lacking = max(0, known.expected - len(owned))
             credit += lacking if ended else min(lacking, max(0, lost))
+            room += 0 if component.verdict.owns_pods else lacking
         elif ended:
             surplus += known.expected
         else:
@@ -92,6 +94,7 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
             counted += min(known.expected, component.verdict.succeeded)
     others = [phase for phases in alive.values() for phase in phases]
     succeeded = others.count("Succeeded")
+    beyond += max(0, others.count("Running") + succeeded - surplus - going_on - room)
     credit -= beyond
     ready = credit + max(0, surplus - max(0, len(others) - going_on))
     return ready + max(0, counted - succeeded), credit + max(0, surplus - succeeded)
