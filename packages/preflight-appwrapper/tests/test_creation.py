@@ -206,7 +206,34 @@ async def test_a_fault_of_ours_in_one_wrapper_stops_no_other(
     ],
 )
 def test_only_a_right_that_is_missing_makes_a_403_final(message: str, final: bool) -> None:
-    assert is_final(KubeError(message, 403, "Forbidden")) is final
+    error = KubeError(message, 403, "Forbidden")
+    assert (is_final(error, 3), is_final(error, 4)) == (False, final)
+
+
+@pytest.mark.anyio
+async def test_a_right_that_an_api_server_does_not_know_yet_costs_no_wrapper() -> None:
+    words = 'User "x" cannot create resource "pods" in API group "" in the namespace "default"'
+    status = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403}
+    refusals = [f"pods is forbidden: {words}"]
+
+    def fault(request: ApiRequest) -> ApiAnswer | None:
+        if request.method == "POST" and request.path.endswith("/pods") and refusals:
+            return ApiAnswer(403, {**status, "message": refusals.pop()})
+        return core(request)
+
+    metadata = {"name": "w", "namespace": "default"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+    template = {**pod, "spec": {"containers": [{"name": "main"}]}}
+    async with double() as api, client(api) as ours:
+        api.fault = fault
+        spec = {"suspend": False, "components": [{"template": template}]}
+        api.create("appwrappers", {"metadata": metadata, "spec": spec})
+        async with leads(client=ours):
+            await until(
+                lambda: objects(api, "appwrappers")[0].get("status", {}).get("phase") == "Running",
+                "it runs",
+            )
+    assert not refusals
 
 
 @pytest.mark.parametrize(
@@ -222,7 +249,7 @@ def test_only_a_right_that_is_missing_makes_a_403_final(message: str, final: boo
 def test_a_webhooks_denial_is_tried_again_but_for_one_that_says_invalid(
     message: str, status: int, final: bool
 ) -> None:
-    assert is_final(KubeError(message, status)) is final
+    assert is_final(KubeError(message, status), 0) is final
 
 
 @pytest.mark.anyio

@@ -39,6 +39,9 @@ _FATAL: Final = frozenset({400, 404, 405, 413, _INVALID})
 """Statuses that an API server answers again to the same create: malformed, too large, invalid."""
 
 _FORBIDDEN: Final = 403
+_SURE: Final = 4
+"""Refusals after which a right is missing: an API server that has only just started may not know
+yet who may create it."""
 _LATER: Final = 429
 _MOST_BODIES: Final = 32
 """Components that are held at once to be created: each may have a megabyte."""
@@ -135,7 +138,8 @@ class WrapperApplier:
                 case writes.Exists():
                     await self.look(wrapper.metadata.namespace, name, state)
                 case writes.Refused(error=error) | writes.Lost(error=error) as answer:
-                    fatal = is_final(error)
+                    before = state.creates.get(action.index)
+                    fatal = is_final(error, before.tries if before is not None else 0)
                     unclear = isinstance(answer, writes.Lost)
                     state.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
 
@@ -277,13 +281,13 @@ class WrapperApplier:
         return answer
 
 
-def is_final(error: KubeError) -> bool:
-    """Say whether the API server itself refuses a create, and would again. A webhook's denial has
-    the status 400 where it names none, and may be another one next time. Of those that are
-    forbidden only RBAC's have these words, and no quota's or webhook's.
+def is_final(error: KubeError, tries: int) -> bool:
+    """Say whether the API server itself refuses a create, which has failed ``tries`` times before,
+    and would again. A webhook's denial has the status 400 where it names none, and may be another
+    one next time. Of those that are forbidden only RBAC's have these words.
     """
     if error.status == _FORBIDDEN:
-        return " cannot create resource " in str(error)
+        return tries >= _SURE and " cannot create resource " in str(error)
     denied = error.status != _INVALID and " denied the request" in str(error)
     return error.status in _FATAL and not denied
 
