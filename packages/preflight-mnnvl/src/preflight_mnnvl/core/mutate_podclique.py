@@ -259,7 +259,7 @@ class _Admission(NamedTuple):
             return answer
         refs = claims.claim_refs(pod)
         before = claims.claim_refs(types.decode_pod(stored.spec.pod_spec)) if refs else {}
-        classes = dict[ClaimRef, Collection[str]].fromkeys(before.values(), ())
+        classes = dict[ClaimRef, Collection[str]](dict.fromkeys(before.values(), ()))
         classes |= known.classes or {}
         given = {before.get(name) for name in decision.gpu_claims}
         unread = {name for name in decision.gpu_claims if refs.get(name) not in classes}
