@@ -744,6 +744,29 @@ def test_pods_of_a_job_in_waves_stand_for_none_of_another_component(
     assert ruled(judged(status(2, 4, ready=3600), *pods, components=(job, train))) == wanted
 
 
+@pytest.mark.parametrize("left", [0, 3])
+def test_a_launcher_that_a_job_owns_is_of_its_mpi_job_beside_one_that_has_ended(left: int) -> None:
+    pods = [pod(f"w{i}", "Running", owner="job-0") for i in range(2)]
+    pods.append(pod("launcher", "Running", owner="its-job"))
+    pods += [pod(f"e{i}", "Succeeded", owner="job-1" if i else "other-job") for i in range(left)]
+    components = (part(0), part(1, "finished"))
+    known = status(3, 3, ready=3600)
+    assert ruled(judged(known, *pods, components=components)) == (9, "healthy")
+    if not left:
+        assert judged(known, *pods[1:], components=components).result == "reset"
+
+
+@pytest.mark.parametrize("of", [("apps/v1", "StatefulSet"), ("ray.io/v1", "RayCluster")])
+def test_what_has_lost_all_of_its_pods_does_not_succeed_by_those_of_another(
+    of: tuple[str, str],
+) -> None:
+    lost = replace(part(1), verdict=verdict({"apiVersion": of[0], "kind": of[1]}))
+    pods = [pod(f"w{i}", "Succeeded", owner="job-0") for i in range(3)]
+    pods.append(pod("launcher", "Succeeded", owner="its-job"))
+    found = judged(status(4, 1, ready=3600), *pods, components=(part(0, "finished"), lost))
+    assert ruled(found) == (7, "reset")
+
+
 @pytest.mark.parametrize("pending", [0, 4])
 @pytest.mark.parametrize("owner", ["job-0", "its-replica-set"])
 def test_pods_of_what_was_scaled_up_stand_for_none_of_another_component(

@@ -71,6 +71,8 @@ BUILT_IN: Final = (
         finished=(StatusMatch(path="status.phase", values=("Succeeded",)),),
         owns_pods=True,  # it is its only one
     ),
+    FailureRule(group="apps", kind="StatefulSet", owns_pods=True),
+    FailureRule(group="ray.io", kind="RayCluster", owns_pods=True),
     FailureRule(
         group="ray.io",
         kind="RayJob",

@@ -74,7 +74,7 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
     if context.all_finished:
         rest = max(0, context.status.expected - sum(map(len, alive.values())))
         return rest, rest
-    credit, beyond, surplus, going_on, counted, room = 0, 0, 0, 0, 0, 0
+    credit, beyond, surplus, going_on, counted = 0, 0, 0, 0, 0
     for known, component, ended in context.components:
         uid = known.uid or component.uid
         if not known.expected:
@@ -85,8 +85,12 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
             beyond += max(0, done - known.expected)
             lost = component.verdict.succeeded - owned.count("Succeeded")
             lacking = max(0, known.expected - len(owned))
-            credit += lacking if ended else min(lacking, max(0, lost))
-            room += 0 if component.verdict.owns_pods else lacking
+            if component.verdict.owns_pods:
+                credit += lacking if ended else min(lacking, max(0, lost))
+            elif ended:  # of an MPIJob the launcher, which is a Job's
+                surplus += lacking
+            else:
+                going_on += lacking
         elif ended:
             surplus += known.expected
         else:
@@ -94,7 +98,7 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
             counted += min(known.expected, component.verdict.succeeded)
     others = [phase for phases in alive.values() for phase in phases]
     succeeded = others.count("Succeeded")
-    beyond += max(0, others.count("Running") + succeeded - surplus - going_on - room)
+    beyond += max(0, others.count("Running") + succeeded - surplus - going_on)
     credit -= beyond
     ready = credit + max(0, surplus - max(0, len(others) - going_on))
     return ready + max(0, counted - succeeded), credit + max(0, surplus - succeeded)
