@@ -334,6 +334,65 @@ def test_nothing_is_kept_for_a_gang_that_gpus_alone_do_not_help() -> None:
     assert seen.ask("single", ["a"]) == "a"
 
 
+def test_nothing_is_kept_for_a_gang_that_lacks_a_member_and_the_next_one_is_not_behind_it() -> None:
+    seen = Gangs(gang_max_wait="60s", stale_after="24h")
+    seen.gang("g", 4, 4, priority=5)
+    seen.gang("h", 1, 1, each=3)
+    for where in ("a", "b"):
+        seen.state.hold(where, range(2), pod(f"x-{where}"))
+    seen.status("b")
+    for name in ("g-0", "h-0"):
+        seen.ask(name, ["a"])
+    seen.now += 61
+    assert seen.ask("single", ["a"]) == messages.KEPT
+    seen.show("pod", seen.state.pods.store["team/g-3"], deleted=True)
+    seen.show("pod", seen.state.pods.store["team/h-0"], deleted=True)
+    assert seen.ask("single", ["a"]) == "a"
+    seen.gang("h", 1, 1, each=3)
+    seen.ask("h-0", ["a"])
+    seen.now += 61
+    assert seen.ask("single", ["a"]) == messages.KEPT
+
+
+def test_nothing_is_kept_for_a_gang_that_all_nodes_are_too_few_for_and_the_next_one_has_its_turn() -> (
+    None
+):
+    seen = Gangs(gang_max_wait="60s", stale_after="24h")
+    seen.gang("huge", 9, 9, priority=5)
+    seen.gang("g", 1, 1, each=4)
+    for where in ("a", "b"):
+        seen.state.hold(where, [0], pod(f"x-{where}"))
+    seen.ask("huge-0")
+    seen.now += 61
+    assert seen.ask("single", ["a"]) == "a"
+    seen.ask("g-0")
+    assert seen.ask("single", ["b"]) == messages.KEPT, "for the other one"
+    seen.show("pod", seen.state.pods.store["team/g-0"], deleted=True)
+    for _ in range(9):
+        seen.now += 10
+        seen.ask("huge-0")
+        assert seen.ask("single", ["a"]) == "a"
+    seen.show("node", node("c"))
+    seen.status("c", {"id": 0})
+    seen.ask("huge-0", ["a", "b", "c"])
+    seen.now += 25
+    assert seen.ask("single", ["a"]) == messages.KEPT, "there is room for it by now"
+
+
+def test_a_gang_whose_nodes_the_scheduler_names_no_longer_holds_up_nobody() -> None:
+    seen = Gangs(gang_max_wait="30s")
+    seen.gang("high", 8, 8, priority=5)
+    seen.gang("low", 2, 2)
+    seen.state.hold("b", [0], pod("x"))
+    assert seen.ask("high-0") == messages.GANG_TOO_FEW
+    seen.state.let_go("b", pod("x"))
+    for _ in range(4):  # node a, whose GPUs are free, is cordoned
+        seen.now += 10
+        assert seen.ask("high-0", ["b"]) == messages.GANG_TOO_FEW
+    assert seen.ask("single", ["b"]) == "b"
+    assert seen.ask("low-0", ["b"]) == "b"
+
+
 def test_a_pod_of_higher_priority_than_the_gang_takes_what_is_kept() -> None:
     seen = Gangs(gang_max_wait="60s")
     seen.gang("g", 1, 1, each=4)

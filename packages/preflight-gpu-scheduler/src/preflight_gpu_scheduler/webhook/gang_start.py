@@ -58,7 +58,7 @@ class _Attempt:
         self.start, self.since = start, now
         self.pods: dict[Key, Pod] = {}  # those that wait, as a mirror has them
         self.asked: dict[str, tuple[float, frozenset[str]]] = {}  # by uid: when, and which nodes
-        self.ever: set[str] = set()  # all nodes that the scheduler would have had one on
+        self.ever: dict[str, float] = {}  # nodes that the scheduler would have one on; when it said
         self.last = now  # when it was asked about one
         self.failed, self.rests = 0, now
         self.begun: float | None = None
@@ -201,7 +201,9 @@ class GangStarts:
         if mine.expects and question.claim is not None:
             self._expect(mine, pod, question.claim)
         uid = pod.uid
-        mine.ever.update(nodes)
+        if mine.begun is None and question.claim is not None:
+            self._forget(mine, nodes, question.claim.count, now)
+        mine.ever.update(dict.fromkeys(nodes, now))
         if uid not in mine.placed:
             answered = filter_prioritize.filter_nodes(question, nodes, self._state.views())
             self._note(nodes, now)
@@ -247,6 +249,16 @@ class GangStarts:
                 self._state.hold(*given, pod)
         return ""
 
+    def _forget(self, mine: _Attempt, nodes: Sequence[str], count: int, now: float) -> None:
+        """Forget where the scheduler would have no member any more: nodes that have ``count`` GPUs
+        and that it has not named for a while, though it asks about the gang.
+        """
+        views, named = self._state.views(), set(nodes)
+        for name in [name for name, at in mine.ever.items() if now - at > _FRESH]:
+            full = name in views and views[name].free.bit_count() < count
+            if name not in named and not full:
+                del mine.ever[name]
+
     def _note(self, nodes: Sequence[str], now: float) -> set[str]:
         """Those that have got GPUs since they were noted last."""
         views, more = self._state.views(), set[str]()
@@ -276,9 +288,9 @@ class GangStarts:
             if other.failed:
                 fits = self._plan(other, now)
             else:
-                among = self._new_for(other, now) & mine.ever
+                among = self._new_for(other, now) & mine.ever.keys()
                 if among or now - other.last < _SOON:
-                    among |= other.ever
+                    among |= other.ever.keys()
                 members = self._members(other)
                 alike = dict.fromkeys((member.pod.uid for member in members), frozenset(among))
                 fits = gangs.place(members, alike, self._state.views(), other.start.need)
@@ -359,12 +371,13 @@ class GangStarts:
             for attempt in self._tries.values()
             if attempt.begun is None
             and now - attempt.since > patience
+            and len(attempt.pods) >= attempt.start.need  # else it starts in no case
             and attempt.priority >= priority
         )
         first = min(waiting, key=lambda member: (-member.priority, member.since), default=None)
         if first is None or first is mine:
             return {}
-        new = self._note(nodes, now) - first.ever
+        new = self._note(nodes, now) - first.ever.keys()
         known, since, kept = self._kept
         if new or known is not first or now - since > _KEPT_FOR:
             kept = self._keep(first, now)
@@ -382,6 +395,15 @@ class GangStarts:
         if any(resource in pod.status.insufficient for pod in first.pods.values()):
             likely |= self._new_for(first, now)  # it asks nobody about nodes that are full
         counts = sorted((member.claim.count for member in members), reverse=True)
+        claims = {member.claim.name: member.claim for member in members}.values()
+        least = counts[-1] if counts else 0
+        may = (  # the others it would be asked about
+            view for name, view in views.items() if name in likely or view.free.bit_count() < least
+        )
+        if sum(_room(view, claims) for view in may) < first.start.need:
+            patience = self._config.seconds("gang_max_wait")
+            first.since = now - patience + _MOST_REST  # others have their turn
+            return {}
         every = [
             _fullest(likely - without, views, counts[: first.start.need])
             for without in first.without()
@@ -471,6 +493,16 @@ class GangStarts:
 def _shut(pod: Pod | None) -> bool:
     """Tell whether the gate of a member has yet to be opened; one that is open never comes back."""
     return pod is not None and pod.gated and pod.open and pod.start is None
+
+
+def _room(view: NodeView, claims: Iterable[Claim]) -> int:
+    """For how many members, of whichever of these ``claims``, it has GPUs that are not sick."""
+    fit = (
+        claim
+        for claim in claims
+        if not filter_prioritize.refusal(view, claim.spec.selector.match_labels)
+    )
+    return max((len(view.slots) // claim.count for claim in fit), default=0)
 
 
 def _fullest(
