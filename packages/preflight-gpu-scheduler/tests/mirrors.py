@@ -25,7 +25,7 @@ def tell(mirror: Any, found: Any, *, deleted: bool = False) -> None:
     """Have a cache take in what a watch says of an object."""
     key = mirror._key(found)
     if deleted:
-        mirror._remove(key, found)
+        mirror._remove(key, msgspec.structs.replace(found))  # as it comes over a wire
     else:
         mirror._put(key, found)
 
@@ -47,6 +47,10 @@ class Mirrors:
     def show(self, kind: Kind, *objects: Any, deleted: bool = False) -> None:
         for found in objects:
             tell(self._mirrors[kind], found, deleted=deleted)
+
+    def relist(self, kind: Kind, objects: dict[str, Any]) -> None:
+        """These, by their keys, are all that there are, whatever a watch did not tell."""
+        self._mirrors[kind]._replace(objects, {})
 
     def status(
         self, node: str, *devices: dict[str, Any], observed: str | None = "t0", **more: Any

@@ -224,6 +224,33 @@ def test_a_pod_of_a_lost_node_that_somebody_marks_as_failed_keeps_its_gpu() -> N
     assert seen.free("a") == {1, 2, 3}
 
 
+@pytest.mark.parametrize("last", [pod(), replace(bound(), status=type(bound().status)())])
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_a_pod_that_went_while_no_watch_saw_it_may_have_been_bound_and_begun(
+    last: Pod, comes_again: bool
+) -> None:
+    seen = world(device(0, processes=0), device(1))
+    seen.show("pod", last)
+    seen.show("lease", locked(0))
+    another = replace(pod(), metadata=replace(pod().metadata, uid="another"))
+    seen.relist("pod", {"team/p": another} if comes_again else {})
+    assert seen.free("a") == {1}
+    seen.status("a", device(0, processes=0), device(1), observed="t1")
+    assert seen.free("a") == {0, 1}
+
+
+def test_a_bind_that_ends_after_a_list_without_its_pod_holds_nothing_for_ever() -> None:
+    seen = world(device(0, processes=0))
+    seen.show("pod", pod("p"))
+    steps, _ = begun(seen, "p")
+    seen.relist("pod", {})
+    with pytest.raises(StopIteration):
+        steps.send((Lost(),))
+    assert seen.free("a") == set(), "it may have been bound before it went"
+    seen.status("a", device(0, processes=0), observed="t1")
+    assert seen.free("a") == {0}
+
+
 def test_a_lease_whose_pod_went_before_this_process_began_waits_for_the_agent_too() -> None:
     seen = world(device(0, processes=0), device(1))
     seen.show("lease", locked(0))

@@ -126,13 +126,14 @@ class Use(msgspec.Struct, frozen=True):
 
 class _Gone(msgspec.Struct, frozen=True):
     """A pod that has ended or vanished ``since``. ``observed``: what its node's status said then.
-    ``ended``: whether its containers are known to have; ``begun``: whether a kubelet knew it.
+    ``ended``: whether its containers are known to have; ``begun``: whether a kubelet knew it, None
+    where nobody saw whether it had a node.
     """
 
     since: float
     observed: str | None
     ended: bool = False
-    begun: bool = True
+    begun: bool | None = True
 
     def uses(self, uid: str, gpu: int, uuid: str, status: Inventory) -> bool:
         """Tell whether its containers may still use the GPU, by what its node says now."""
@@ -141,8 +142,8 @@ class _Gone(msgspec.Struct, frozen=True):
             if device.uuid == uuid if known else device.id == gpu:
                 used = bool(device.processes) or uid in device.in_use_by
                 silent = status.observed_time == self.observed or device.processes is None
-                return used or (self.begun and silent)
-        return self.begun
+                return used or (bool(self.begun) and silent)
+        return bool(self.begun)
 
 
 class Ledger:
@@ -191,13 +192,15 @@ class Ledger:
             self._places.setdefault(uid, set()).add(node)
         self._put(node, "held", uid, None)
 
-    def note(self, pod: Pod, *, deleted: bool) -> None:
-        """Take note of what a mirror shows of a pod."""
+    def note(self, pod: Pod, *, deleted: bool, final: bool = True) -> None:
+        """Take note of what a mirror shows of a pod. ``final``: False of one that is not there any
+        more, and may have been another one when it went.
+        """
         uid, places, now = pod.uid, set[str](), self._now()
         over, placed = deleted or pod.ended, pod.placed
         last = self._places.pop(uid, ())
         if over:
-            begun = pod.status.start_time is not None
+            begun = pod.status.start_time is not None if final else pod.bound or None
             observed = self._status(pod.spec.node_name).observed_time
             self._gone[uid] = _Gone(now, observed, ended=pod.stopped, begun=begun)
         else:
@@ -245,7 +248,7 @@ class Ledger:
             return False
         (node, gpu), uid = lease.gpu, lease.holder
         status = self._status(node)
-        if uid not in self._gone:  # it went before anything was seen of it, or comes yet
+        if self._unseen(uid):  # it went before anything was seen of it, or comes yet
             self._gone.setdefault(f"?{uid}", _Gone(self._now(), status.observed_time))
         gone = self._went(uid)
         if gone is None or not gone.uses(uid, gpu, lease.uuid, status):
@@ -266,8 +269,11 @@ class Ledger:
             else:
                 self._put(node, "gone", uid, None)
 
+    def _unseen(self, uid: str) -> bool:
+        return uid not in self._gone or self._gone[uid].begun is None
+
     def _went(self, uid: str) -> _Gone | None:
-        gone = self._gone.get(uid) or self._gone.get(f"?{uid}")
+        gone = self._gone.get(f"?{uid}" if self._unseen(uid) else uid)
         over = gone is None or gone.ended or self._now() - gone.since > self._patience
         return None if over else gone
 

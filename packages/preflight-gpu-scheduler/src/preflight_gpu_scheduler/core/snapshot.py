@@ -216,8 +216,8 @@ class GpuSnapshot:
 
     def _pod_changed(self, pod: Pod, deleted: bool, before: Pod | None) -> None:
         if before is not None and before.uid != pod.uid:
-            self._ledger.note(before, deleted=True)
-        self._ledger.note(pod, deleted=deleted)
+            self._ledger.note(before, deleted=True, final=False)
+        self._ledger.note(pod, deleted=deleted, final=pod is not before)  # a list shows the last
         self._dirty.update(lease.node for lease in self.held_by(pod.uid))
         self._notify("pod", pod.key)
 
