@@ -121,6 +121,19 @@ def test_explain_names_the_gpus_or_says_why_not_with_figures(
     assert "good: passes; GPUs 0,1; score 8 of 10" in capsys.readouterr().out
 
 
+def test_explain_reads_what_kubectl_and_go_write(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`kubectl get -o yaml` writes a List, and Go a null for the time of what is not made yet."""
+    one = {"id": 0, "island": "nvlink-0"}
+    nodes = [{"kind": "Node", "metadata": {"name": "n"}}, status("n", one, {**one, "id": 1})]
+    listed = {"kind": "List", "items": nodes}
+    claim = {**CLAIM, "metadata": {"name": "two", "creationTimestamp": None}}
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all([POD, claim, listed]))
+    assert ran(monkeypatch, "explain", "-f", str(tmp_path / "all.yaml")) == 0
+    assert "n: passes; GPUs 0,1" in capsys.readouterr().out
+
+
 def test_explain_lists_what_is_wrong_with_its_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -187,6 +187,12 @@ def test_schema_and_crd_print_what_they_are_given(capsys: pytest.CaptureFixture[
     assert list(yaml.safe_load_all(capsys.readouterr().out)) == [{"kind": "One"}, {"kind": "Two"}]
 
 
+def test_the_objects_of_a_list_are_read_one_by_one(tmp_path: Path) -> None:
+    listed: dict[str, Any] = {"kind": "PodList", "items": [{"kind": "Pod"}, {"kind": "Node"}]}
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all([listed, {"kind": "List"}, 5]))
+    assert commands.manifests(tmp_path / "all.yaml") == [*listed["items"], {"kind": "List"}, 5]
+
+
 def test_colors_are_for_terminals_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -267,13 +267,9 @@ def _print(plain: Any, output: str) -> None:
 
 
 def _sets(path: str) -> list[dict[str, Any]]:
-    """The PodCliqueSets of a file, those of a List among them."""
-    items: list[Any] = []
-    for manifest in commands.manifests(path):
-        kind = manifest.get("kind") if isinstance(manifest, dict) else None
-        inner = manifest.get("items") if kind == "List" else None
-        items += inner if isinstance(inner, list) else [manifest]
-    sets = [item for item in items if isinstance(item, dict) and item.get("kind") == "PodCliqueSet"]
+    """The PodCliqueSets of a file."""
+    every = [item for item in commands.manifests(path) if isinstance(item, dict)]
+    sets = [item for item in every if item.get("kind") == "PodCliqueSet"]
     if not sets:
         raise BadInput(f"{commands.named(path)}: has no PodCliqueSet; give a file with one.")
     return sets

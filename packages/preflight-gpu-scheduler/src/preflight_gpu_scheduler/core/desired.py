@@ -58,7 +58,7 @@ def wake_unschedulable(
     def turn(item: tuple[Pod, Claim]) -> tuple[str, int, str, tuple[str, str]]:
         pod = item[0]
         last = pod.annotation(names.NUDGED_ANNOTATION) if again else ""
-        return last, -(pod.spec.priority or 0), pod.metadata.creation_timestamp, pod.key
+        return last, -(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.key
 
     for pod, claim in sorted(waiting, key=turn):
         gathers = claim.gang is not None and pod.reserved is None

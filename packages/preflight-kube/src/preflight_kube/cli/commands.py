@@ -287,12 +287,17 @@ def load(parse: Callable[[str], T], path: Path | str) -> T:
 
 
 def manifests(path: Path | str) -> list[Any]:
-    """The objects that people wrote in a file (YAML or JSON), within bounds: every command that
-    reads some reads them so. Raises :class:`BadInput`.
+    """The objects that people wrote in a file (YAML or JSON), those of a list one by one, within
+    bounds: every command that reads some reads them so. Raises :class:`BadInput`.
     """
     from preflight_kube.files import yaml_document as document
 
-    return load(lambda text: document.read_all(text, document.MANIFEST), path)
+    objects: list[Any] = []
+    for manifest in load(lambda text: document.read_all(text, document.MANIFEST), path):
+        lists = isinstance(manifest, dict) and str(manifest.get("kind")).endswith("List")
+        inner = manifest.get("items") if lists else None
+        objects += inner if isinstance(inner, list) else [manifest]
+    return objects
 
 
 def named(path: Path | str) -> str:

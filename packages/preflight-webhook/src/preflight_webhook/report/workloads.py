@@ -46,17 +46,10 @@ def objects_in(file: str) -> list[Object]:
     """The objects in a file, a list's one by one. Raises
     :class:`~preflight_kube.cli.commands.BadInput`.
     """
-    objects: list[Object] = []
-    for document in commands.manifests(file):
-        if not isinstance(document, dict):
-            raise BadInput(
-                f"{commands.named(file)}: has a document that is no object; give objects with kind and metadata."
-            )
-        items = document.get("items") if str(document.get("kind", "")).endswith("List") else None
-        objects += (
-            [item for item in items if isinstance(item, dict)]
-            if isinstance(items, list)
-            else [document]
+    objects: list[Object] = commands.manifests(file)
+    if not all(isinstance(item, dict) for item in objects):
+        raise BadInput(
+            f"{commands.named(file)}: has a document that is no object; give objects with kind and metadata."
         )
     return objects
 
