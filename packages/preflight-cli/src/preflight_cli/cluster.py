@@ -18,6 +18,7 @@ Object = Mapping[str, Any]
 NOBODY: Final = ("NAMESPACE", "RELEASE")
 """Stand-ins for a release that nobody knows, in a line to type."""
 _SOURCE: Final = re.compile(r"^# Source: (\S+?)/templates/", re.MULTILINE)
+_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 class Problem(NamedTuple):
@@ -149,11 +150,28 @@ def secrets_of(item: Object) -> list[str]:
 
 
 def release_of(item: Object) -> tuple[str, str]:
-    """(namespace, name) of the release that an object belongs to; :data:`NOBODY` of none."""
+    """(namespace, name) of the release that an object belongs to; :data:`NOBODY` of none, and where
+    an annotation, which may be any text, is no name that Helm takes.
+    """
     notes = item["metadata"].get("annotations") or {}
-    namespace = notes.get("meta.helm.sh/release-namespace")
-    name = notes.get("meta.helm.sh/release-name")
-    return (namespace, name) if namespace and name else NOBODY
+    namespace = notes.get("meta.helm.sh/release-namespace", "")
+    name = notes.get("meta.helm.sh/release-name", "")
+    return (namespace, name) if _NAME.fullmatch(namespace) and _NAME.fullmatch(name) else NOBODY
+
+
+def installed_in(read: Mapping[str, Sequence[Object]]) -> set[str]:
+    """The namespaces that parts of Preflight are in, by what administrators alone can make: whom
+    cluster roles are bound to, and which Services webhooks lead to. None where either was not read.
+    """
+    bindings, webhooks = "ClusterRoleBinding", "MutatingWebhookConfiguration"
+    if not {bindings, webhooks} <= read.keys():
+        return set()
+    bound = (of for item in read[bindings] for of in item.get("subjects") or ())
+    clients = (
+        of.get("clientConfig") or {} for it in read[webhooks] for of in it.get("webhooks", ())
+    )
+    called = (client.get("service") or {} for client in clients)
+    return {str(of["namespace"]) for of in (*bound, *called) if of.get("namespace")}
 
 
 def upgrade_of(cluster: Installation, release: tuple[str, str]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from itertools import groupby
+from shlex import quote
 from typing import Final
 
 from preflight_proto import names, policy, time_limits
@@ -456,7 +457,7 @@ def _checks(cluster: Installation) -> Iterator[Problem]:
             yield Problem(
                 f"check {check}",
                 f"could not judge {number} of {runs[check]} pods: {code}",
-                f"kubectl get events --all-namespaces | grep {code}",
+                f"kubectl get events --all-namespaces | grep -e {quote(code)}",
             )
 
 

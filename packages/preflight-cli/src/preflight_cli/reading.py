@@ -17,7 +17,15 @@ from preflight_kube.cli import commands
 from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_proto import names, policy
 
-from preflight_cli.cluster import Installation, Object, key_of, secrets_of
+from preflight_cli.cluster import (
+    NOBODY,
+    Installation,
+    Object,
+    installed_in,
+    key_of,
+    release_of,
+    secrets_of,
+)
 from preflight_cli.installation import problems
 
 _OURS: Final = "app.kubernetes.io/part-of=preflight"
@@ -98,12 +106,7 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
             group.start_soon(every, "Supplier", f"{_APPS}/daemonsets", by_name)
     if unreached:
         raise unreached[0]
-    releases = {
-        (notes["meta.helm.sh/release-namespace"], notes["meta.helm.sh/release-name"])
-        for items in read.values()
-        for item in items
-        if "meta.helm.sh/release-name" in (notes := item["metadata"].get("annotations") or {})
-    }
+    releases = _of_releases(read)
     mounted = {
         (key_of(item)[0], name)
         for item in (*read.get("Deployment", ()), *read.get("DaemonSet", ()))
@@ -136,6 +139,19 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
         )
     now = _now(read.get("NodeLease", []), datetime.now(UTC))
     return Installation(read, now, version, partly), sorted(unread)
+
+
+def _of_releases(read: dict[str, list[Object]]) -> set[tuple[str, str]]:
+    """The releases that Preflight is installed by. What is labelled as its own elsewhere is taken
+    out of ``read``: whoever has a namespace labels what he likes there.
+    """
+    places, ours = installed_in(read), list[Object]()
+    for kind in _PATHS.keys() & read.keys():
+        known = [of for of in read[kind] if not places or key_of(of)[0] in {"", *places}]
+        ours += known if kind != "Namespace" else []  # which its administrator may annotate
+        # Some of its roles are elsewhere; all are compared by name alone.
+        read[kind] = read[kind] if kind in {"Role", "RoleBinding"} else known
+    return {*map(release_of, ours)} - {NOBODY}
 
 
 async def _version(client: Client, unread: list[str]) -> Object:
