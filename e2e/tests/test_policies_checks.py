@@ -115,6 +115,18 @@ def test_nobody_takes_the_cpu_from_a_check_and_the_workloads_is_its_own(
     assert policies.patch(f"{path}/resize", {"spec": {"containers": [own]}}) == ""
 
 
+def test_a_pods_own_resources_are_resized_when_its_checks_have_passed(
+    policies: PolicyServer,
+) -> None:
+    path = policies.stored(TRAINING, checked_pod(resources=resources("2")))
+    less = {"spec": {"resources": resources("10m")}}
+    said = policies.patch(f"{path}/resize", less)
+    by_itself = "resize of pods with pod-level resources is forbidden" in said  # Kubernetes 1.35
+    assert by_itself or "hold for preflight-dcgm-diag, too; resize it when the checks" in said
+    assert policies.patch(f"{path}/status", ended(0), user="system:node:one") == ""
+    assert by_itself or policies.patch(f"{path}/resize", less) == ""
+
+
 SHARING = [{"shareProcessNamespace": True}, {"hostPID": True}]
 
 
