@@ -115,6 +115,23 @@ def test_nobody_takes_the_cpu_from_a_check_and_the_workloads_is_its_own(
     assert policies.patch(f"{path}/resize", {"spec": {"containers": [own]}}) == ""
 
 
+def test_no_ephemeral_container_comes_into_a_pod_whose_checks_may_run_again(
+    policies: PolicyServer,
+) -> None:
+    made, ends = checked_pod(), {"operator": "In", "values": [42]}
+    rule = {"action": "RestartAllContainers", "exitCodes": ends}
+    made["spec"]["containers"][0] |= {"restartPolicy": "Always", "restartPolicyRules": [rule]}
+    try:
+        path = policies.stored(TRAINING, made)
+    except AssertionError as refused:
+        assert 'supported values: "Restart"' in str(refused)  # Kubernetes 1.35
+        return
+    assert policies.patch(f"{path}/status", ended(0), user="system:node:one") == ""
+    said = policies.debug(path, {})
+    assert "ephemeral container debug would share the network of preflight-dcgm-diag" in said
+    assert "debug a copy of it" in said
+
+
 def test_a_pods_own_resources_are_resized_when_its_checks_have_passed(
     policies: PolicyServer,
 ) -> None:
