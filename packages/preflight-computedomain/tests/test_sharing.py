@@ -73,6 +73,19 @@ def test_a_clique_is_the_first_ones_until_its_pods_have_ended() -> None:
     assert sharing.granted(blue, [domain("red"), blue]) == {"x.1"}
 
 
+def test_a_claim_that_names_a_domain_of_another_namespace_makes_it_active_nowhere() -> None:
+    homes = {"red": "another", "blue": used(1, "blue").metadata.namespace}
+    sharing = Sharing(lambda uid: homes.get(uid, ""))
+    for node in "abc":
+        sharing.slice(offered(node, "x.1"))
+    sharing.claim(used(1, "red", "a"))
+    sharing.claim(used(2, "blue", "b"))
+    assert (sharing.shared(), sharing.cliques("red")) == ({}, set())
+    assert sharing.granted(domain("blue"), [domain("red"), domain("blue")]) == {"x.1"}
+    del homes["red"]
+    assert sharing.shared() == {"x.1": {"red", "blue"}}, "it is gone, and its pods may run"
+
+
 NODES, DOMAINS, CLIQUES = "ab", ("red", "blue"), ("", "x.1", "x.2")
 CHANGES = st.one_of(
     st.tuples(st.sampled_from(NODES), st.sampled_from(CLIQUES)),

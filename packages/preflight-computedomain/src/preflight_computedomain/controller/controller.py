@@ -65,7 +65,7 @@ class Controller:
         self._client, self._metrics, self._sweep_seconds = client, metrics, sweep_seconds
         self._exclusive, self._grants = exclusive, anyio.Lock()
         self._conflicts: set[Place] = set()
-        self._sharing = Sharing()
+        self._sharing = Sharing(self._home)
         self.queue = Queue("computedomain", clock=client.clock, everything=self._everything)
         self._domains: Cache[ComputeDomain] = Cache(
             client,
@@ -134,6 +134,10 @@ class Controller:
     def _enqueue(self, uids: Iterable[str]) -> None:
         for domain in filter(None, map(self._domains.get, uids)):
             self.queue.add(domain.metadata.place)
+
+    def _home(self, uid: str) -> str:
+        domain = self._domains.get(uid)
+        return domain.metadata.namespace if domain is not None else ""
 
     # --- while it leads
 

@@ -5,7 +5,7 @@ By allocated claims and by what the nodes offer; nothing is asked of IMEX.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
@@ -16,10 +16,15 @@ from preflight_computedomain.api.types import ComputeDomain, Slice, UsedClaim
 
 
 class Sharing:
-    """Kept up to date one object at a time; ComputeDomains are uids, of which some may be gone."""
+    """Kept up to date one object at a time; ComputeDomains are uids, of which some may be gone.
 
-    def __init__(self) -> None:
-        self._claims: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {}
+    ``home``: the namespace of one, empty where it is not known. A claim of another namespace may
+    name it, and gets no channel.
+    """
+
+    def __init__(self, home: Callable[[str], str] = lambda _: "") -> None:
+        self._home = home
+        self._claims: dict[str, tuple[frozenset[str], tuple[str, ...], str]] = {}
         self._on: Index[tuple[str, ...]] = Index(lambda nodes: nodes)  # claims by node
         self._of: dict[str, str] = {}  # a node's clique
         self._nodes: Index[str] = Index(lambda clique: [clique])
@@ -28,14 +33,14 @@ class Sharing:
         """A claim as it is now, or (``gone``) was; the ComputeDomains that this concerns."""
         uid, nodes = claim.metadata.uid, () if gone else claim.nodes
         domains = frozenset(filter(None, map(domain_of, claim.configs))) if nodes else frozenset()
-        before = self._claims.get(uid, (frozenset(), ()))
-        if before == (domains, nodes) or not (before[0] or domains):
+        before = self._claims.get(uid, (frozenset(), (), ""))
+        if before[:2] == (domains, nodes) or not (before[0] or domains):
             return set()
         concerned = self._active(map(self.clique, before[1]))
         self._on.remove(uid)
         self._claims.pop(uid, None)
         if domains:
-            self._claims[uid] = domains, nodes
+            self._claims[uid] = domains, nodes, claim.metadata.namespace
             self._on.put(uid, nodes)
         return concerned | self._active(map(self.clique, nodes))
 
@@ -91,8 +96,10 @@ class Sharing:
 
     def _active(self, cliques: Iterable[str]) -> set[str]:
         nodes = [node for clique in set(cliques) if clique for node in self._nodes.keys(clique)]
-        claims = {uid for node in nodes for uid in self._on.keys(node)}
-        return {domain for uid in claims for domain in self._claims[uid][0]}
+        claims = [
+            self._claims[uid] for uid in {uid for node in nodes for uid in self._on.keys(node)}
+        ]
+        return {of for domains, _, by in claims for of in domains if self._home(of) in {"", by}}
 
 
 def _clique(device: Any) -> str:

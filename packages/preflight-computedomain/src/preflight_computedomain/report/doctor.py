@@ -156,7 +156,8 @@ def _domains(seen: ClusterObjects) -> list[str]:
 
 
 def _shared(seen: ClusterObjects) -> list[str]:
-    sharing = Sharing()
+    homes = {domain.metadata.uid: domain.metadata.namespace for domain in seen.domains}
+    sharing = Sharing(lambda uid: homes.get(uid, ""))
     for node in seen.nodes:
         sharing.node(node.metadata.name, node.metadata.labels.get(CLIQUE_LABEL, ""))
     for item in seen.slices:
