@@ -82,6 +82,13 @@ def asked(expression: str) -> set[str]:
     return {*re.findall(r"[a-z_]{2,}", bare)} - WORDS
 
 
+@pytest.mark.parametrize("chart", ["preflight-gang", "preflight-injector"])
+def test_nobody_is_missed_where_no_replica_is_wanted(chart: str) -> None:
+    objects = rendered(chart, {"alerts": {"enabled": True}, "replicas": 0})
+    [group] = of("PrometheusRule", objects)["spec"]["groups"]
+    assert not [rule for rule in group["rules"] if "absent(" in rule["expr"]]
+
+
 @pytest.mark.parametrize("chart", CHARTS)
 def test_every_metric_of_a_dashboard_is_one_of_the_charts_programs(chart: str) -> None:
     shared = {"global": {"preflight": {"alerts": {"dashboards": True}}}}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import filecmp
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from helm_python import Chart
 from preflight_e2e import kubernetes_schemas
 from preflight_e2e.umbrella import ALL, named, of, templates
 from preflight_testing.helm import (
@@ -415,6 +417,36 @@ def test_labels_and_names_of_all_objects_are_as_the_values_say(chart: Path) -> N
     assert all(o["metadata"]["name"].startswith("ours") for o in of("Deployment", named))
     with pytest.raises(ChartError, match=r"app\.kubernetes\.io/name"):
         made(chart, commonLabels={"app.kubernetes.io/name": "theirs"})
+
+    labels = {"podLabels": {"app.kubernetes.io/component": "theirs"}}
+    own = {"controller": labels} if chart == COMPUTEDOMAIN else labels
+    with pytest.raises(ChartError, match=r"app\.kubernetes\.io/component|'podLabels' not allowed"):
+        made(chart, **own)
+
+
+@CHART
+def test_a_namespace_and_a_release_may_be_called_by_what_yaml_takes_for_a_number(
+    chart: Path,
+) -> None:
+    values = {**REQUIRED.get(chart, {}), **MORE.get(chart.name, {})}
+    with Chart.load(chart) as loaded:
+        files = loaded.render(values, name="0123", namespace="1e5", revision=1)
+    for path, text in files.items():
+        for item in yaml.safe_load_all(text) if path.endswith(".yaml") else ():
+            if item:
+                metadata = item["metadata"]
+                assert {type(text) for text in metadata["labels"].values()} == {str}
+                places = [metadata.get("namespace", ""), *_all(item, "namespace")]
+                assert {type(place) for place in places} == {str}, (path, places)
+
+
+def _all(item: Any, key: str) -> Iterator[Any]:
+    """Whatever stands at ``key``, wherever that is."""
+    for name, value in item.items() if isinstance(item, dict) else enumerate(item):
+        if name == key:
+            yield value
+        elif isinstance(value, dict | list):
+            yield from _all(value, key)
 
 
 @CHART

@@ -356,7 +356,7 @@ def role(account: Account, namespace: str, rights: Sequence[Right]) -> list[str]
                 *("roleRef:", "  apiGroup: rbac.authorization.k8s.io"),
                 *(f"  kind: {kind}", f"  name: {account.name}", "subjects:"),
                 *("  - kind: ServiceAccount", f"    name: {account.name}"),
-                "    namespace: {namespace}",
+                '    namespace: "{namespace}"',
             ],
         ),
     ):
@@ -367,7 +367,7 @@ def role(account: Account, namespace: str, rights: Sequence[Right]) -> list[str]
             "metadata:",
         ]
         lines += [f"  name: {account.name}"]
-        lines += [f"  namespace: {namespace}"] if namespace else []
+        lines += [f'  namespace: "{namespace}"'] if namespace else []
         lines += [*labels(account), *body]
     return where_any(rights, lines)
 
@@ -378,7 +378,7 @@ def accounts(chart: Chart) -> Iterator[str]:
     for short in chart.accounts:
         account = replace(short, name=short.name or f"{{name}}-{short.component}")
         lines = ["---", "apiVersion: v1", "kind: ServiceAccount", "metadata:"]
-        lines += [f"  name: {account.name}", "  namespace: {namespace}", *labels(account)]
+        lines += [f"  name: {account.name}", '  namespace: "{namespace}"', *labels(account)]
         lines += ["{{- with (.Values.serviceAccount).annotations }}", "  annotations:"]
         lines += ["    {{- toYaml . | nindent 4 }}", "{{- end }}"]
         lines += ["automountServiceAccountToken: false"]

@@ -63,6 +63,8 @@ spec:
   groups:
     - name: {{ .root.Chart.Name }}
       rules:
+        {{- /* Where no replica is wanted, none is missed. */}}
+        {{- if ne (toString (dig "replicas" 2 .root.Values.AsMap)) "0" }}
         - alert: {{ .title }}NobodyAnswers
           expr: absent(up{ {{- $job }}} == 1)
           for: 5m
@@ -78,6 +80,7 @@ spec:
           annotations:
             summary: No replica of {{ $.root.Chart.Name }} leads, so that {{ $.idle }}.
             description: The logs of its pods say why the Lease in {{ $.root.Release.Namespace }} cannot be had.
+        {{- end }}
         {{- end }}
         {{- if .reconciles }}
         - alert: {{ $.title }}ReconcilesFail

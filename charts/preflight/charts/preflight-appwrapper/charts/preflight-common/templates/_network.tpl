@@ -95,7 +95,7 @@ spec:
 clientConfig:
   service:
     name: {{ include "preflight.fullname" . }}
-    namespace: {{ .root.Release.Namespace }}
+    namespace: {{ .root.Release.Namespace | quote }}
     path: {{ .path }}
     port: 443
 {{- with (.root.Values.webhook).objectSelector }}

@@ -43,7 +43,7 @@ subjects:
 {{- define "preflight.subject" -}}
 - kind: ServiceAccount
   name: {{ include "preflight.fullname" . }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ .root.Release.Namespace | quote }}
 {{- end }}
 
 {{/*

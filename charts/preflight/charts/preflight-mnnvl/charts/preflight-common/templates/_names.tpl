@@ -18,7 +18,7 @@ scope; "component"; "name", the end of its objects' names; and what else their c
 {{/* All pods of the chart, or those of one component. */}}
 {{- define "preflight.selector" -}}
 app.kubernetes.io/name: {{ .root.Chart.Name }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- with .component }}
 app.kubernetes.io/component: {{ . }}
 {{- end }}
@@ -38,9 +38,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 
 {{/* Of an object; "fixed" is its whole name, "cluster" whether it has no namespace, "labels" and "annotations" are added. */}}
 {{- define "preflight.metadata" -}}
-name: {{ .fixed | default (include "preflight.fullname" .) }}
+name: {{ .fixed | default (include "preflight.fullname" .) | quote }}
 {{- if not .cluster }}
-namespace: {{ .namespace | default .root.Release.Namespace }}
+namespace: {{ .namespace | default .root.Release.Namespace | quote }}
 {{- end }}
 labels:
   {{- include "preflight.labels" . | nindent 2 }}
