@@ -98,10 +98,11 @@ def kept(world: World, change: Callable[[str], str]) -> None:
     secret["data"]["release"] = _base64(_base64(packed).encode())
 
 
-def certificate(days: float = 365, ca: trustme.CA | None = None) -> str:
+def certificate(days: float = 365, ca: trustme.CA | None = None, age: float = 365) -> str:
     """A serving certificate, as a Secret has it."""
-    until = NOW + timedelta(days=days)
-    return _base64((ca or _ca()).issue_cert("webhook", not_after=until).cert_chain_pems[0].bytes())
+    since, until = NOW - timedelta(days=age), NOW + timedelta(days=days)
+    made = (ca or _ca()).issue_cert("webhook", not_before=since, not_after=until)
+    return _base64(made.cert_chain_pems[0].bytes())
 
 
 @cache

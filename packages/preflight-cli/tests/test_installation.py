@@ -236,6 +236,18 @@ def tls(data: Callable[[], dict[str, str]], what: str) -> Row:
     )
 
 
+def _ends_elsewhere(world: World) -> None:
+    """No CronJob of ours keeps it."""
+    world.read["CronJob"].clear()
+    kept(
+        world,
+        lambda text: "---\n".join(
+            item for item in text.split("---\n") if "kind: CronJob" not in item
+        ),
+    )
+    world.one("Secret", f"{INJECTOR}-tls")["data"]["tls.crt"] = certificate(days=3.5)
+
+
 def trusts(change: Callable[[dict[str, str]], object], what: str) -> Row:
     """Entries of admission whose authorities somebody has changed."""
 
@@ -493,6 +505,22 @@ FAULTS: dict[str, Row] = {
         'preflight="Enabled", which is',
         "kubectl label --overwrite namespace ml nvsentinel.nvidia.com/preflight=enabled",
     ),
+    "a namespace that is opted in and excluded": (
+        lambda w: w.add(
+            "OptedIn",
+            "nvsentinel",
+            metadata={"labels": {names.NAMESPACE_LABEL: names.NAMESPACE_ENABLED}},
+        ),
+        "Namespace nvsentinel",
+        "is opted in, and preflight-injector excludes it: its pods are not checked",
+        "kubectl label namespace nvsentinel nvsentinel.nvidia.com/preflight-",
+    ),
+    "a certificate of somebody else's that ends soon": (
+        _ends_elsewhere,
+        "Secret preflight/preflight-injector-tls",
+        "has a certificate that ends in 3 days",
+        "kubectl -n preflight describe secret preflight-injector-tls",
+    ),
     "a PreflightConfig that is refused": (
         lambda w: w.add(
             "PreflightConfig",
@@ -584,7 +612,7 @@ FAULTS: dict[str, Row] = {
     "a part that takes other nodes for sick": (
         lambda w: w.config("preflight-gpu-scheduler", lambda c: c.update(nodeConditions=["Xid"])),
         "preflight-gpu-scheduler",
-        "has other node conditions that make a node sick than preflight-appwrapper, preflight-gang",
+        "has other node conditions that make a node sick than preflight-gang",
         "helm -n preflight get values --all preflight  # set global.preflight.sickNodeConditions for all",
     ),
     "a part that is installed twice": (
@@ -636,6 +664,31 @@ def test_a_job_that_its_time_to_live_has_taken_away_is_not_missed() -> None:
     assert world.read["Job"]
     world.read["Job"].clear()
     assert found(world) == []
+
+
+def _short_certificate(world: World) -> None:
+    """Of 30 days, which is renewed ten days before its end."""
+    text = certificate(days=9, age=21)
+    world.one("Secret", "preflight-injector-tls")["data"]["tls.crt"] = text
+
+
+def _conditions_without_labeler(world: World) -> None:
+    """AppWrapper's own are for its labeler alone, which is off."""
+    for part in (GANG, "preflight-gpu-scheduler"):
+        world.config(part, lambda c: c.update(nodeConditions=["Xid*"]))
+
+
+def _network_cards(world: World) -> None:
+    """A node whose NVIDIA devices are no GPUs has neither connector nor hostengine."""
+    for resource in ("nvidia.com/hostdev_a", "nvidia.com/mlnxnics"):
+        world.add("Node", f"cpu-{resource[-1]}", status={"capacity": {resource: "2"}})
+
+
+def _no_replica(world: World) -> None:
+    """As with replicas=0, which leaves the policies of the gang controller alone."""
+    controller = world.one("Deployment", GANG)
+    controller["spec"]["replicas"] = controller["status"]["readyReplicas"] = 0
+    world.one("Lease", GANG)["spec"] = {}
 
 
 def _older_scheduler(world: World) -> None:
@@ -703,6 +756,10 @@ def _long_diagnostic(world: World) -> None:
 @pytest.mark.parametrize(
     "usual",
     [
+        _no_replica,
+        _short_certificate,
+        _conditions_without_labeler,
+        _network_cards,
         _older_scheduler,
         _definition_brought_by_hand,
         _weekly_renewal,

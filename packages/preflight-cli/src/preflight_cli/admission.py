@@ -20,12 +20,14 @@ from preflight_cli.cluster import (
     of_helm,
     part_of,
     release_of,
+    renewal_of,
     secrets_of,
     upgrade_of,
 )
 
 ENDING: Final = timedelta(days=14)
-"""A certificate that ends sooner is told: the CronJob renews long before."""
+"""A certificate that ends sooner is told, and one that lives shortly in its last sixth: the CronJob
+renews it in the last third."""
 _POLICY: Final = "ValidatingAdmissionPolicy"
 _BINDING: Final = "ValidatingAdmissionPolicyBinding"
 
@@ -68,7 +70,7 @@ def _bundle(
     cluster: Installation, where: str, at: tuple[str, str], bundle: str
 ) -> Iterator[Problem]:
     """What is wrong about the authorities that the API server trusts for the Service ``at``."""
-    renew = f"kubectl -n {at[0]} get cronjobs,jobs -l app.kubernetes.io/component=certs"
+    renew = renewal_of(cluster, at[0], f"kubectl describe {where.lower()}")
     if not bundle:
         yield Problem(where, "has no caBundle: the API server trusts no certificate of it", renew)
         return
@@ -84,6 +86,9 @@ def _bundle(
         if of_helm(secret) or key_of(secret)[0] != at[0] or not _serves(cluster, secret, at):
             continue
         name = f"Secret {'/'.join(key_of(secret))}"
+        renew = renewal_of(
+            cluster, at[0], f"kubectl -n {at[0]} describe secret {key_of(secret)[1]}"
+        )
         try:
             [served, *between] = x509.load_pem_x509_certificates(
                 base64.b64decode((secret.get("data") or {}).get("tls.crt", ""))
@@ -94,7 +99,7 @@ def _bundle(
         left = served.not_valid_after_utc - cluster.now
         if left < timedelta():
             yield Problem(name, f"has a certificate that ended {-left.days} days ago", renew)
-        elif left < ENDING:
+        elif left < min(ENDING, (served.not_valid_after_utc - served.not_valid_before_utc) / 6):
             yield Problem(name, f"has a certificate that ends in {left.days} days", renew)
         authorities = list(trusted)
         for certificate in reversed(between):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -182,6 +183,20 @@ def upgrade_of(cluster: Installation, release: tuple[str, str]) -> str:
     return f"helm -n {release[0]} upgrade {release[1]} CHART --reset-then-reuse-values{forced}"
 
 
+def renewal_of(cluster: Installation, namespace: str, otherwise: str) -> str:
+    """The command that shows what keeps the certificates of a namespace; ``otherwise`` where no
+    CronJob of ours does.
+    """
+    ours = any(
+        key_of(item)[0] == namespace
+        and labels_of(item).get("app.kubernetes.io/component") == "certs"
+        for item in cluster.of("CronJob")
+    )
+    if cluster.knows("CronJob") and not ours:
+        return otherwise
+    return f"kubectl -n {namespace} get cronjobs,jobs -l app.kubernetes.io/component=certs"
+
+
 def values_path(cluster: Installation, part: str) -> str:
     """The beginning of the names of a part's values: nothing where it was installed alone, and as
     below the umbrella where that is not known.
@@ -197,13 +212,29 @@ def setting_of(cluster: Installation, part: str, setting: str) -> str:
 
 
 def sick_conditions(cluster: Installation) -> dict[str, frozenset[str]]:
-    """By part, the node conditions that make a node sick to it, where its configuration has any."""
-    by_part = {part: of for part, of in sorted(cluster.config.items()) if isinstance(of, dict)}
+    """By part, the node conditions that make a node sick to it, where its configuration has any:
+    AppWrapper's are its labeler's.
+    """
+    off = set() if labels_nodes(cluster) else {"preflight-appwrapper"}
+    by_part = {
+        part: of
+        for part, of in sorted(cluster.config.items())
+        if isinstance(of, dict) and part not in off
+    }
     lists = {
         part: config.get("nodeConditions", (config.get("nodeHealth") or {}).get("conditions"))
         for part, config in by_part.items()
     }
     return {part: frozenset(of) for part, of in lists.items() if of is not None}
+
+
+def labels_nodes(cluster: Installation) -> bool:
+    """Whether AppWrapper's labeler is installed."""
+    component = ("preflight-appwrapper", "labeler")
+    return any(
+        (part_of(item), labels_of(item).get("app.kubernetes.io/component")) == component
+        for item in cluster.of("Deployment")
+    )
 
 
 def checks_of(injector: Object) -> dict[str, Object]:
@@ -224,10 +255,21 @@ def tag_minor(image: str) -> int:
     return int(tag[1]) if len(tag) > 1 and tag[0] == "1" and tag[1].isdigit() else 0
 
 
-def has_gpus(node: Object) -> bool:
-    """Whether a node offers any of NVIDIA's resources."""
+def has_gpus(node: Object, injector: Object) -> bool:
+    """Whether a node offers any of NVIDIA's resources but those that the injector knows as none of
+    GPUs.
+    """
+    other = [
+        *((injector.get("gpuDetection") or {}).get("otherResourceNames") or ()),
+        *((injector.get("networkDetection") or {}).get("resourceNames") or ()),
+    ]
     capacity = (node.get("status") or {}).get("capacity") or {}
-    return any(key.startswith("nvidia.com/") and amount != "0" for key, amount in capacity.items())
+    return any(
+        key.startswith("nvidia.com/")
+        and amount != "0"
+        and not any(fnmatchcase(key, pattern) for pattern in other)
+        for key, amount in capacity.items()
+    )
 
 
 def is_global(kind: str) -> bool:

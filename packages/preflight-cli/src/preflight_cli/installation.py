@@ -33,6 +33,7 @@ from preflight_cli.cluster import (
     minor_of,
     part_of,
     release_of,
+    renewal_of,
     secrets_of,
     setting_of,
     shown,
@@ -197,6 +198,11 @@ def _definitions(cluster: Installation) -> Iterator[Problem]:
             )
 
 
+def _component(item: Object) -> tuple[str, str, str]:
+    component = labels_of(item).get("app.kubernetes.io/component", "controller")
+    return key_of(item)[0], part_of(item), component
+
+
 def _version_of(item: Object) -> str:
     return labels_of(item).get("app.kubernetes.io/version", "")
 
@@ -240,7 +246,7 @@ def _secrets(cluster: Installation) -> Iterator[Problem]:
             yield Problem(
                 f"Secret {namespace}/{name}",
                 f"is not there: no new pod of {user} starts",
-                f"kubectl -n {namespace} get cronjobs,jobs -l app.kubernetes.io/component=certs",
+                renewal_of(cluster, namespace, f"kubectl -n {namespace} get secrets"),
             )
 
 
@@ -307,13 +313,16 @@ def _jobs(cluster: Installation) -> Iterator[Problem]:
 
 
 def _leases(cluster: Installation) -> Iterator[Problem]:
+    unwanted = {_component(i) for i in cluster.of("Deployment") if i["spec"].get("replicas") == 0}
     for item in cluster.of("Lease"):
+        if _component(item) in unwanted:
+            continue
         if labels_of(item).get("app.kubernetes.io/part-of") != "preflight":
             continue
         namespace, spec = key_of(item)[0], item.get("spec") or {}
         age = cluster.since(spec.get("renewTime"))
-        component = labels_of(item).get("app.kubernetes.io/component", "controller")
-        logs = f"kubectl -n {namespace} logs -l app.kubernetes.io/name={part_of(item)},app.kubernetes.io/component={component} --tail=20"
+        _, part, component = _component(item)
+        logs = f"kubectl -n {namespace} logs -l app.kubernetes.io/name={part},app.kubernetes.io/component={component} --tail=20"
         if not spec.get("holderIdentity"):
             yield Problem(about(item), "is held by nobody: no replica leads", logs)
         elif age > 4 * timedelta(seconds=spec.get("leaseDurationSeconds") or 15):
@@ -327,7 +336,7 @@ def _leases(cluster: Installation) -> Iterator[Problem]:
 def _namespaces(cluster: Installation) -> Iterator[Problem]:
     asked = {labels_of(item).get(names.NAMESPACE_LABEL) for item in cluster.of("OptedIn")}
     injects = "preflight-injector" in cluster.parts and cluster.knows("OptedIn")
-    listed = set(_listed(cluster))
+    listed, excluded = (set(_named(cluster, operator)) for operator in ("In", "NotIn"))
     if injects and not listed and not asked - {None, names.NAMESPACE_DISABLED}:
         yield Problem(
             "preflight-injector",
@@ -345,6 +354,12 @@ def _namespaces(cluster: Installation) -> Iterator[Problem]:
                 f'has {names.NAMESPACE_LABEL}="{value}", which is neither "{known[0]}" nor "{known[1]}": its pods are not checked',
                 f"kubectl label --overwrite namespace {name} {names.NAMESPACE_LABEL}={known[0]}",
             )
+        elif value == known[0] and name in excluded:
+            yield Problem(
+                f"Namespace {name}",
+                "is opted in, and preflight-injector excludes it: its pods are not checked",
+                f"kubectl label namespace {name} {names.NAMESPACE_LABEL}-",
+            )
         elif value == known[0] and cluster.parts and "preflight-injector" not in cluster.parts:
             yield Problem(
                 f"Namespace {name}",
@@ -361,12 +376,12 @@ def _namespaces(cluster: Installation) -> Iterator[Problem]:
                 )
 
 
-def _listed(cluster: Installation) -> Iterator[str]:
-    """The namespaces that the injector's chart opts in by name."""
+def _named(cluster: Installation, operator: str) -> Iterator[str]:
+    """The namespaces that the injector's chart opts in by name (In), or excludes (NotIn)."""
     for item in cluster.of("MutatingWebhookConfiguration"):
         for webhook in item.get("webhooks", []) if part_of(item) == "preflight-injector" else ():
             for term in (webhook.get("namespaceSelector") or {}).get("matchExpressions") or ():
-                if (term["key"], term["operator"]) == ("kubernetes.io/metadata.name", "In"):
+                if (term["key"], term["operator"]) == ("kubernetes.io/metadata.name", operator):
                     yield from term["values"]
 
 

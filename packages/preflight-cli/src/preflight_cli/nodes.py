@@ -16,8 +16,8 @@ from preflight_cli.cluster import (
     checks_of,
     has_gpus,
     key_of,
+    labels_nodes,
     labels_of,
-    part_of,
     setting_of,
     sick_conditions,
 )
@@ -30,24 +30,21 @@ _CONNECTOR, _ENGINE = "platform-connectors", "nvidia-dcgm"
 def nodes(cluster: Installation) -> Iterator[Problem]:
     """Nodes that are sick, keep a label that nobody takes away, or lack connector or hostengine."""
     patterns = next(iter(sick_conditions(cluster).values()), SICK)
-    component = ("preflight-appwrapper", "labeler")
-    labeled = any(
-        (part_of(item), labels_of(item).get("app.kubernetes.io/component")) == component
-        for item in cluster.of("Deployment")
-    )
-    gpu_nodes = {key_of(node)[1] for node in cluster.of("Node") if has_gpus(node)}
     for node in cluster.of("Node"):
         name = key_of(node)[1]
         for condition in (node.get("status") or {}).get("conditions", []):
             if makes_sick(condition["type"], condition["status"], patterns):
                 what = f"is sick since {condition.get('lastTransitionTime')}: {condition['type']} ({condition.get('message', '')})"
                 yield Problem(f"Node {name}", what, f"kubectl describe node {name}")
-        if _LABEL in labels_of(node) and cluster.parts and not labeled:
+        if _LABEL in labels_of(node) and cluster.parts and not labels_nodes(cluster):
             its = "'s labeler" if "preflight-appwrapper" in cluster.parts else ""
             what = f"has the label {_LABEL} of preflight-appwrapper{its}, which is not installed: nobody takes it away"
             yield Problem(f"Node {name}", what, f"kubectl label node {name} {_LABEL}-")
     injector = cluster.config.get("preflight-injector")
-    if not isinstance(injector, dict) or not gpu_nodes:
+    if not isinstance(injector, dict):
+        return
+    gpu_nodes = {key_of(node)[1] for node in cluster.of("Node") if has_gpus(node, injector)}
+    if not gpu_nodes:
         return
     wanted = {}
     if (injector.get("platformConnector") or {}).get("enabled"):
