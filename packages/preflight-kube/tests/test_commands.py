@@ -257,6 +257,15 @@ def test_standard_input_that_is_closed_is_one_sentence() -> None:
     assert done.stderr == "standard input: is closed; give a readable file.\n"
 
 
+@pytest.mark.parametrize("words", [("validate-config", "/nowhere"), ("no-such-command",)])
+def test_standard_error_that_is_closed_leaves_standard_output_alone(words: tuple[str, ...]) -> None:
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", PROGRAM, *words]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (BAD_INPUT, b"")
+
+
 def test_a_command_line_loads_neither_client_nor_event_loop() -> None:
     code = "import sys, preflight_kube.cli.commands, preflight_kube.files.yaml_document; print(*sys.modules)"
     loaded = subprocess.run(

@@ -370,6 +370,8 @@ def main(
     :class:`CommandFailed`, :class:`~.configfile.ConfigError`, :class:`~.errors.KubeError`. There is
     no traceback for a reader that went away, a full disk or Ctrl-C.
     """
+    if sys.stderr is None:  # closed before the start: complaints would go to standard output
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     try:
         status = _ended(make, arguments)
         for stream in (sys.stdout, sys.stderr):
