@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from helm_python import Chart
-from preflight_testing.helm import PARTS, REQUIRED, UMBRELLA, Values, render
+from preflight_testing.helm import COMPUTEDOMAIN, PARTS, REQUIRED, UMBRELLA, Values, render
 from preflight_webhook.report.release import OWN, parse
 from said import Said, said
 
@@ -125,6 +125,28 @@ def test_beside_the_gpu_scheduler_its_pods_are_checked_by_the_values_and_by_what
             assert (done.status, done.err) == (0, "")
             assert "Pod p: injected" in done.out
             assert f"dcgm-diag will test {told} before" in done.out
+
+
+@pytest.mark.parametrize("own", [{}, {"networkDetection": {"deviceClasses": ["a.com"]}}])
+def test_beside_compute_domains_their_channel_is_a_network_by_the_values_as_by_what_they_render(
+    own: Values,
+) -> None:
+    values: Values = {
+        "preflight-injector": {"enabled": True, **own},
+        "preflight-computedomain": {"enabled": True, **REQUIRED[COMPUTEDOMAIN]},
+    }
+    [made] = [
+        one
+        for one in render(UMBRELLA, values)
+        if (one["kind"], one["metadata"]["name"]) == ("ConfigMap", "preflight-injector")
+    ]
+    rendered = parse(made["data"]["config.yaml"]).config.network_detection
+    assert "compute-domain-default-channel.nvidia.com" in rendered.device_classes
+    given = parse(json.dumps(values)).config.network_detection
+    assert (given.resource_names, given.device_classes) == (
+        rendered.resource_names,
+        rendered.device_classes,
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ chart.
 GPU_SCHEDULER: Final = "preflight-gpu-scheduler"
 """While it is on, the umbrella chart tells both of them of its pods."""
 
+COMPUTE_DOMAIN: Final = "preflight-computedomain"
+"""While it is on, the umbrella chart tells them that its channel is a network device."""
+
 ALIKE: Final = frozenset(
     {
         "alerts",
@@ -107,8 +110,9 @@ def part_of(
     config = _pruned({key: value for key, value in values.items() if key not in own})
     chart_s = {key: values[key] for key in own if key in values}
     shared = _map(common.get("preflight"))
-    gpus = _map(raw.get(GPU_SCHEDULER))
-    if path and gpus.get("enabled") is True:
+    if path and _map(raw.get(COMPUTE_DOMAIN)).get("enabled") is True:
+        shared = {"networkDeviceClasses": [names.CHANNEL_CLASS], **shared}
+    if path and _map(raw.get(GPU_SCHEDULER)).get("enabled") is True:
         shared = {"gpuClaimResource": names.GPU_CLAIM_RESOURCE, **shared}
     return Part(merged(config, shared), chart_s, path, source, shared)
 

@@ -21,6 +21,9 @@ GPU_CLAIM_ANNOTATION: Final = "gpu.scheduling/claim"
 GPU_CLAIM_RESOURCE: Final = "gpu.scheduling/gpu"
 """By which it counts GPUs, unless its configuration names another, or none."""
 
+# --- of preflight-computedomain, and of NVIDIA's driver: a claim of it reaches GPUs of other nodes
+CHANNEL_CLASS: Final = "compute-domain-default-channel.nvidia.com"
+
 # --- written by the webhook
 CHECKED_LABEL: Final = PREFIX + "checked"
 CHECKED: Final = "true"

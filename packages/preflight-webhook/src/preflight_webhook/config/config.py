@@ -282,7 +282,7 @@ class Config(_Section, frozen=True, kw_only=True):
     gpu_detection: GpuDetection = GpuDetection()
     network_detection: NetworkDetection = NetworkDetection()
     device_variables: DeviceVariables = DeviceVariables()
-    mirror_claims: Names = ("compute-domain-default-channel.nvidia.com",)
+    mirror_claims: Names = (names.CHANNEL_CLASS,)
     nccl_env_patterns: Names = ("NCCL_*", "UCX_*", "OMPI_*", "FI_*")
     nccl_mount_patterns: Names = (names.SHM_DIR,)
     nccl_topology: NcclTopology = NcclTopology()

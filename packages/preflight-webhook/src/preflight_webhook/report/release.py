@@ -172,6 +172,11 @@ def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]
         topology = merged.get("ncclTopology") or {}
         if isinstance(topology, dict):
             merged["ncclTopology"] = {**topology, "instanceTypeLabel": label}
+    if isinstance(classes := common.get("networkDeviceClasses"), list):
+        network = merged.get("networkDetection") or {}
+        if isinstance(network, dict) and isinstance(network.get("deviceClasses") or [], list):
+            listed = [*(network.get("deviceClasses") or []), *classes]
+            merged["networkDetection"] = {**network, "deviceClasses": listed}
     if resource := common.get("gpuClaimResource"):
         variables, detection = merged.get("deviceVariables") or {}, merged.get("gpuDetection") or {}
         if isinstance(variables, dict) and isinstance(detection, dict):
