@@ -35,6 +35,7 @@ from preflight_testing.helm import (
     GANG,
     GPU_SCHEDULER,
     INJECTOR,
+    PARTS,
     REQUIRED,
     UMBRELLA,
     ChartError,
@@ -80,6 +81,13 @@ def namespace(name: str, preflight: str | None = None, level: str | None = None)
 
 def test_nothing_is_installed_unless_switched_on() -> None:
     assert render(UMBRELLA) == []
+
+
+@pytest.mark.parametrize("part", PARTS.iterdir(), ids=lambda part: part.name)
+def test_a_part_whose_lines_are_all_comments_is_refused_and_not_installed(part: Path) -> None:
+    said = "kubeScheduler.image|HostManagedIMEX" if part in REQUIRED else f"{part.name} is null"
+    with pytest.raises(ChartError, match=said):
+        render(UMBRELLA, {part.name: None})
 
 
 def test_the_values_of_adr_026_reach_the_webhook_as_they_are() -> None:
