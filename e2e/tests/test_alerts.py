@@ -82,7 +82,7 @@ def asked(expression: str) -> set[str]:
     return {*re.findall(r"[a-z_]{2,}", bare)} - WORDS
 
 
-@pytest.mark.parametrize("chart", ["preflight-gang", "preflight-injector"])
+@pytest.mark.parametrize("chart", ["preflight-gang", "preflight-gpu-scheduler"])
 def test_nobody_is_missed_where_no_replica_is_wanted(chart: str) -> None:
     objects = rendered(chart, {"alerts": {"enabled": True}, "replicas": 0})
     [group] = of("PrometheusRule", objects)["spec"]["groups"]
