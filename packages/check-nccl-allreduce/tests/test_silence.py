@@ -395,6 +395,16 @@ def test_two_nodes_without_hairpins_have_a_verdict_when_the_second_gpu_throttles
     assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "LOW_BANDWIDTH", {})
 
 
+def test_what_ended_a_member_of_two_counts_though_the_other_ones_gpu_throttles_by_then() -> None:
+    hot = msgspec.structs.replace(took(5 * HEALTHY), devices=(HOT,))
+    dead = RankReport(0, trouble=Failure("device", "GPU_ECC", "an uncorrectable error"))
+    gang: dict[int, RankReport | RankStage] = {0: hot, 1: took(1)}
+    world = World(2, lambda _: {0: dead, 1: hot}, gang=gang, backend="nccl")
+    verdict = world.run()
+    assert len(world.probes()) == 1
+    assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "GPU_ECC", {0: "GPU_ECC"})
+
+
 @pytest.mark.parametrize(
     ("timeout", "asked"), [(60.0, [2.0, 2.0]), (12.0, [2.0, 0.5]), (9.0, [2.0])]
 )

@@ -132,14 +132,26 @@ def replay(
     rounds: Sequence[ProbeRound],
 ) -> localise.State:
     """The state after these rounds, in order, and after those that cannot be run here; of two
-    nodes, up to where what their devices have said since ends the search.
+    nodes, after those too that nobody would ask for by what their devices have said since.
     """
     for played in rounds:
         state = _skipped(state, shape, hellos, start)
         if not isinstance(step := localise.next(state), localise.Round):
-            break
+            step = _asked(shape, played, len(state.rounds) + 2)
         state = state.after(step, outcomes(shape, played), played.at)
     return _skipped(state, shape, hellos, start)
+
+
+def _asked(shape: EndpointMap, played: ProbeRound, number: int) -> localise.Round:
+    """The round of two nodes that was played: each to itself, or their pair."""
+    alone = played.order.common.hairpin > 0
+    phase, role = localise.Phase.MATCH, localise.Role.MATCH
+    if alone:
+        phase, role = localise.Phase.HAIRPIN, localise.Role.HAIRPIN
+    groups = ({shape.endpoint(rank) for rank in group} for group in played.order.groups)
+    return localise.Round(
+        number, phase, tuple(localise.Probe(tuple(sorted(g)), role) for g in groups)
+    )
 
 
 def _skipped(
