@@ -120,9 +120,14 @@ def test_roce_and_efa_have_counters_of_their_own(tmp_path: Path) -> None:
     }
 
 
-def joined(monkeypatch: pytest.MonkeyPatch, kernel: dict[str, str], later: dict[str, str]) -> Hello:
-    """What a member brings whose kernel says something else once its gang is there."""
+def joined(
+    monkeypatch: pytest.MonkeyPatch, kernel: dict[str, str], later: dict[str, str]
+) -> tuple[Hello, set[str]]:
+    """What a member brings whose kernel says something else once its gang is there, and the ports
+    whose counters it reads.
+    """
     said: list[Hello] = []
+    read: set[str] = set()
 
     async def gather(_: object) -> tuple[Roster, check.Equipment]:
         kernel.update(later)
@@ -131,27 +136,30 @@ def joined(monkeypatch: pytest.MonkeyPatch, kernel: dict[str, str], later: dict[
     async def take_part(_: object, __: object, member: MemberSession, ___: object) -> None:
         said.append(member.hello)
 
+    def join(*given: Any) -> None:
+        read.update(port.name for port in given[-1]._watched)
+
     async def listen() -> None: ...
 
     monkeypatch.setattr(sysfs, "snapshot", lambda: dict(kernel))
     monkeypatch.setattr(check, "_gather", gather)
     monkeypatch.setattr(check, "_take_part", take_part)
     kit = GangSettings(node_name="n", pod_uid="u", pod_ip="127.0.0.1")
-    ranks: Any = SimpleNamespace(join=lambda *_: None, listen=listen)
+    ranks: Any = SimpleNamespace(join=join, listen=listen)
 
     async def story() -> Verdict | None:
         run = Run(check.CHECK, Settings(), kit, say=print, started=0.0)
         return await check._once(run, ranks, {}, "")
 
     assert anyio.run(story) is None
-    return said[0]
+    return said[0], read
 
 
 def test_a_port_that_came_up_while_the_gang_was_awaited_is_none_that_is_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     booting, up = trees.node(8, 400, states={3: "2: INIT"}), trees.node(8, 400)
-    hello = joined(monkeypatch, booting, up)
+    hello, _ = joined(monkeypatch, booting, up)
     assert (hello.fabric, hello.ports, hello.adapters) == ("ib-8x400", (), ())
 
 
@@ -159,7 +167,17 @@ def test_a_member_on_a_host_with_hundreds_of_ports_that_are_down_is_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     functions = trees.node(400, 400, states=dict.fromkeys(range(8, 400), "1: DOWN"))
-    assert len(encode(joined(monkeypatch, functions, {}))) < FIRST_MESSAGE
+    hello, _ = joined(monkeypatch, functions, {})
+    assert len(encode(hello)) < FIRST_MESSAGE
+
+
+def test_counters_are_those_of_the_ports_that_came_up_while_the_gang_was_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage = trees.node(1, 200, "Ethernet", pci=("0x15b3", "0x101d"), first=8)
+    booting = trees.node(8, 400, states=dict.fromkeys(range(8), "2: INIT")) | storage
+    _, read = joined(monkeypatch, booting, trees.node(8, 400))
+    assert read == {f"mlx5_{number}:1" for number in range(8)}
 
 
 def test_without_adapters_there_is_nothing_and_no_error(tmp_path: Path) -> None:

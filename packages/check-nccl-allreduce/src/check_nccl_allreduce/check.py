@@ -76,11 +76,7 @@ async def probe(run: Run[Settings]) -> Verdict:
     environ, chosen = _environment(os.environ, interface)
     if transport := nccl.transport_variables(environ):
         run.progress(f"variables for the network: {', '.join(transport)}")
-    known = nics.recognize(sysfs.snapshot(), os.environ.get("NCCL_IB_HCA", ""))
-    watched = known.watched if run.settings.backend != "gloo" else ()
-    # What moves by TCP passes the interface of the pod's address.
-    counters = sysfs.Counters(watched or sysfs.interface(interface))
-    async with Ranks(environ, address, run.progress, counters) as ranks:
+    async with Ranks(environ, address, run.progress) as ranks:
         while True:
             ended = await _once(run, ranks, environ, chosen)
             if ended is not None:
@@ -125,7 +121,12 @@ async def _once(
         topology_content=tuning.short(equipment.topology_content or b""),
         trouble=equipment.trouble,
     )
-    ranks.join(roster, equipment.workers, equipment.variables, equipment.gpus)
+    watched = adapters.watched if run.settings.backend != "gloo" else ()
+    # What moves by TCP passes the interface of the pod's address.
+    counters = sysfs.Counters(
+        watched or sysfs.interface(sysfs.interface_of(run.gang.settings.pod_ip))
+    )
+    ranks.join(roster, equipment.workers, equipment.variables, equipment.gpus, counters)
     await ranks.listen()
     member = MemberSession(roster, hello, run.gang.settings.pod_ip, run.progress)
     verdict = await _take_part(run, roster, member, ranks)

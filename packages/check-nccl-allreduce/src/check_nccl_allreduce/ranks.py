@@ -103,13 +103,19 @@ class Ranks:
         return await self._group.__aexit__(kind, error, trace)
 
     def join(
-        self, roster: Roster, count: int, variables: Mapping[str, str], gpus: tuple[Gpu, ...] = ()
+        self,
+        roster: Roster,
+        count: int,
+        variables: Mapping[str, str],
+        gpus: tuple[Gpu, ...] = (),
+        counters: Counters | None = None,
     ) -> None:
         """Be ``count`` ranks, with these ``variables`` too, on these ``gpus``, of this roster's
-        member, which has just been read.
+        member, which has just been read; ``counters``: of the ports that the node has by now.
         """
         self._roster, self._count, self._joined = roster, count, anyio.current_time()
         self._variables, self._gpus = variables, gpus
+        self._counters, self._counting = counters or self._counters, False
 
     async def listen(self) -> None:
         """Nothing of the gang sends here until the next order: what passes is somebody else's. But
