@@ -214,13 +214,16 @@ def test_new_workers_have_the_ranks_that_torchrun_gave_where_members_differ_in_g
             agent._send_to_agent = sent
             agent._workers = {i: launch.Worker(8 + i, i, agent, 0.0) for i in (1, 0)}
             await agent.fork(2, 2, 2, {})
+            agent._workers = {1: launch.Worker(9, 1, agent, 0.0)}  # the other one has died
+            await agent.fork(4, 2, 2, {})
+            agent._workers = {3: launch.Worker(9, 3, agent, 0.0)}
             await agent.fork(2, 2, 2, {})
 
     async def sent(order: dict[str, Any]) -> None:
         first.append(order["env"]["FIRST_RANK"])
 
     anyio.run(renew)
-    assert first == ["8", "2"]
+    assert first == ["8", "8", "8"]
 
 
 @needs_torch

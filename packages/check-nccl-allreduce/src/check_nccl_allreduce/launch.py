@@ -302,7 +302,8 @@ class LaunchAgent:
         Those have ``within`` seconds to go, or :data:`DEATH_WITHIN`. The new ones stand for this
         member's ``ranks`` of the gang, from ``first_rank`` on where torchrun has not said.
         """
-        first_rank = min((worker.rank for worker in self._workers.values()), default=first_rank)
+        firsts = (worker.rank - worker.local % ranks for worker in self._workers.values())
+        first_rank = next(firsts, first_rank)
         self._workers.clear()
         self._forks, self._oom_kills = True, sysfs.oom_kills()
         self._output = failures.Output()  # what earlier ones have said explains nothing of these
