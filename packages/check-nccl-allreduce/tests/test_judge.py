@@ -17,8 +17,9 @@ from check_nccl_allreduce.control.messages import (
     RankStage,
     VerdictMessage,
 )
-from check_nccl_allreduce.control.rounds import LaunchRound, Probes
+from check_nccl_allreduce.control.rounds import LaunchRound, ProbeRound, Probes
 from check_nccl_allreduce.settings import Settings
+from leaf_gangs import DOWN
 from preflight_proto.check import Outcome
 from preflight_proto.check.events import events
 
@@ -294,6 +295,28 @@ def test_pairs_are_held_against_their_wire_and_never_against_the_gangs_floor() -
     assert pair_floors(**a100) == [37.5, 37.5]  # of a wire of 50; the gang's own floor is 65
     assert pair_floors() == [320.0, 320.0]
     assert pair_floors(fabric="") == pair_floors(unusual=("NCCL_ALGO",)) == [None, None]
+
+
+def test_a_pair_that_moves_fewer_bytes_than_the_tables_need_not_reach_as_much() -> None:
+    """A pair that is good again when it is measured again does not blame who has a port down."""
+    those = hellos() | {0: msgspec.structs.replace(hellos()[0], ports=(DOWN,))}
+    rounds: list[LaunchRound | ProbeRound] = []
+    clock = size = 0.0
+    while True:
+        plan = judge.JudgePlan(Settings(), (29500,), 400.0 - clock, seed=7, now=clock)
+        what = judge.next_step(plan, those, rounds)
+        if isinstance(what, VerdictMessage):
+            break
+        if isinstance(what, LaunchOrder):
+            rounds.append(LaunchRound(what, dict.fromkeys(those, at(0.5))))
+            continue
+        clock += what.wait + 2
+        size = what.common.size
+        good = RankReport(0, (size * 2 * 15 / 16 / 200e9,) * 3, 4)
+        told = {} if what.common.hairpin else dict.fromkeys(those, good)
+        rounds.append(ProbeRound(what, told, at=clock, took=2.0))
+    assert size == 256 * 1024**2
+    assert (what.code, what.blamed) == ("LOW_BANDWIDTH", {})
 
 
 def test_a_threshold_for_the_gang_is_none_for_its_pairs() -> None:

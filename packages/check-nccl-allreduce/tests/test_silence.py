@@ -201,9 +201,10 @@ def test_what_the_processors_load_before_the_first_round_is_the_gangs_own(
 def test_what_a_members_own_new_workers_take_of_the_processors_is_nobody_elses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    node = Accounted(0, 0, 0, 25, 125, 125)  # the fourth as the order comes, the fifth thereafter
-    told = reports(node, monkeypatch, RankReport(1), RankReport(2), renewed=2)
-    assert [(one.load, one.silence) for one in told] == [(None, 0.0), (0.25, 0.0)]
+    # The fourth as the order comes, the fifth thereafter.
+    node = Accounted(0, 0, 0, 25, 125, 125, 175, 175)
+    told = reports(node, monkeypatch, *map(RankReport, (1, 2, 3)), renewed=2)
+    assert [(one.load, one.silence) for one in told] == [(None, 0.0), (0.25, 0.0), (0.5, 0.0)]
 
 
 @pytest.mark.parametrize(

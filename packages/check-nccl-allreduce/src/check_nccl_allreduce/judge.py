@@ -157,7 +157,11 @@ def _localized(
 ) -> Probes | VerdictMessage:
     zone, gbps = zoned
     shape = probing.EndpointMap.of(
-        hellos, last.order, gate.ring_fabric(hellos, last.order), plan.settings.threshold
+        hellos,
+        last.order,
+        gate.ring_fabric(hellos, last.order),
+        plan.settings.threshold,
+        probing.size_of(last),
     )
     # gloo moves its data over whatever the pod's address is on.
     reports = [last.results, *(played.results for played in probed)]

@@ -27,6 +27,9 @@ BRIEF: Final = 1.0
 """Seconds for which a probe is as large as the gang's all-reduce: of a slower one it is a part, but
 :data:`LEAST_SIZE` bytes, so that it ends in its round's time and is no hang."""
 LEAST_SIZE: Final = 256 * 1024**2
+FEWER: Final = 1 / 3
+"""Of what a ring must reach by the table, what one of fewer bytes than the table's must: bandwidth
+rises with the size, and of a gang that is so slow a slow pair is far below that too."""
 LEAST_WORKERS: Final = 2
 """A hairpin has two ends."""
 LEAST_ROUND: Final = 1.0
@@ -53,9 +56,10 @@ class EndpointMap:
         start: LaunchOrder,
         fabric: str | None = None,
         threshold: float | None = None,
+        size: int | None = None,
     ) -> EndpointMap:
         """Members on the same node are one endpoint. ``fabric``: what all share; None where theirs
-        differ or the gang has no floor.
+        differ or the gang has no floor. ``size``: bytes of a probe, None for the gang's.
 
         With NCCL two nodes must reach what a ring reaches on their wire, never what the gang must:
         trees and NVLS may exceed the wire, rings cannot. gloo has rings only, so that the gang's
@@ -75,6 +79,8 @@ class EndpointMap:
             floor = threshold if start.backend == "gloo" else None
             if fabric and start.size in floors.SIZES:
                 floor = floors.ring_floor(model, workers, fabric)
+                fewer = size is not None and size not in floors.SIZES
+                floor = floor * FEWER if floor is not None and fewer else floor
             # A file or a variable may slow a healthy node: nodes with different ones are no more
             # comparable than different hardware.
             own = sorted({pod.variables for pod in pods} - {""})
@@ -202,6 +208,13 @@ def finish(state: localise.State) -> localise.Verdict:
     return step
 
 
+def size_of(last: LaunchRound) -> int:
+    """Bytes of the probes that follow this launch."""
+    times = [median(each.times) for each in last.results.values() if each.times]
+    part = int(BRIEF / max([BRIEF, *times]) * last.order.size) // 4 * 4
+    return min(last.order.size, max(LEAST_SIZE, part))
+
+
 def next_probes(
     step: localise.Round,
     shape: EndpointMap,
@@ -229,9 +242,7 @@ def next_probes(
     if fresh or hairpin:
         init = max(init, AS_LAUNCHED * last.ready_after)
         timeout = min(left - step.wait, init + (1 - INIT_SHARE) * seconds)
-    number = last.number + len(rounds) + 1
-    slowest = max([BRIEF, *(median(each.times) for each in last.results.values() if each.times)])
-    part = int(BRIEF / slowest * start.size) // 4 * 4
+    number, size = last.number + len(rounds) + 1, size_of(last)
     orders: dict[int, ProbeOrder] = {}
     for index, (probe, group) in enumerate(zip(step.probes, groups, strict=True)):
         workers = {rank: hellos[rank].workers for rank in group}
@@ -247,7 +258,7 @@ def next_probes(
                 host="",
                 port=0,
                 backend=start.backend,
-                size=min(start.size, max(LEAST_SIZE, part)),
+                size=size,
                 iterations=TRIALS,
                 warmup=WARMUP,
                 init=min(init, timeout),
