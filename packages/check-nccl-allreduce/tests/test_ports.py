@@ -167,8 +167,11 @@ def test_a_member_on_a_host_with_hundreds_of_ports_that_are_down_is_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     functions = trees.node(400, 400, states=dict.fromkeys(range(8, 400), "1: DOWN"))
+    functions |= trees.node(8, 400, rates={7: 200}, pci=("0x15b3", "0x1023"))
     hello, _ = joined(monkeypatch, functions, {})
     assert len(encode(hello)) < FIRST_MESSAGE
+    assert hello.adapters[0] == hello.ports[0].sentence  # of the workload's own adapters, first
+    assert hello.ports[0].port == "mlx5_7:1"
 
 
 def test_counters_are_those_of_the_ports_that_came_up_while_the_gang_was_awaited(

@@ -135,6 +135,8 @@ def recognize(tree: Mapping[str, str], hca: str = "") -> Adapters:
         main = max(rates, key=lambda model: (rates[model], model))
         watched, listed = ([p for p in those if p.model == main] for those in (usable, listed))
         names = {port.name for port in watched}
+        faults.sort(key=lambda fault: fault.port not in names)  # a message may take the first alone
+        adapters = replace(adapters, findings=_findings(usable, faults))
         faults = [fault for fault in faults if fault.port in names]
         active = [port.rate for port in watched if port.state == _ACTIVE]
         kind, best = watched[0].kind, max(active)
