@@ -300,19 +300,22 @@ def test_a_members_own_trouble_accuses_nobody(kind: str, outcome: str) -> None:
     assert "node-2: CODE, its own" in verdict.reason
 
 
-def test_the_outcome_is_of_the_trouble_that_kept_a_member_from_taking_part_twice() -> None:
+@pytest.mark.parametrize(("once", "twice"), [(0, 3), (3, 0)])
+def test_the_outcome_is_of_the_trouble_that_kept_a_member_from_taking_part_twice(
+    once: int, twice: int
+) -> None:
     died, limit = Failure("died", "RANK_DIED", "gone"), Failure("environment", "HOST_LIMIT", "once")
     seen: set[int] = set()
 
     def told(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
-        if 0 in group and 0 not in seen:
-            seen.add(0)
-            return troubled(0, limit)(group)
-        return troubled(3, died)(group)
+        if once in group and once not in seen:
+            seen.add(once)
+            return troubled(once, limit)(group)
+        return troubled(twice, died)(group)
 
     verdict = World(6, told).run()
     assert (verdict.outcome, verdict.code) == ("failed", "RANK_DIED")
-    assert "node-3: RANK_DIED, gone" in verdict.reason
+    assert f"node-{twice}: RANK_DIED, gone" in verdict.reason
 
 
 def test_that_a_peer_refuses_a_connection_does_not_hide_that_its_workers_ended() -> None:
