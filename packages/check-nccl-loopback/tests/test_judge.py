@@ -428,13 +428,14 @@ def test_wrong_data_of_one_run_is_not_outvoted_by_another() -> None:
 
 @dataclass(frozen=True)
 class BrokenPair(Node):
-    """GPUs 1 and 2 alone come to what no other run shows."""
+    """GPUs 1 and 2 alone, or ``those``, come to what no other run shows."""
 
     pair: dict[str, Any] = field(default_factory=dict)
+    those: tuple[int, ...] = (1, 2)
 
     def run(self, step: Step, topology_file: str = "") -> Measurement:
         result = Node.run(self, step, topology_file)
-        return replace(result, **self.pair) if step.gpus == (1, 2) else result
+        return replace(result, **self.pair) if step.gpus == self.those else result
 
 
 CRASHED = {"busbw": None, "wrong": None, "status": 3}
@@ -470,6 +471,18 @@ def test_a_pair_that_comes_to_no_result_is_no_pass_without_a_floor(
 ) -> None:
     seen = verdict(BrokenPair(pair=result), without_a_floor())
     assert (seen.outcome, seen.code) == (outcome, code)
+    assert not subjects(seen)
+    if outcome is Outcome.FAILED:
+        assert {each.gpu_uuid for each in seen.clears} == {"GPU-0", "GPU-3"}
+
+
+@pytest.mark.parametrize("those", [(1, 2), (0, 1, 2, 3, 4, 6, 7)])
+def test_some_gpus_that_come_to_no_result_are_no_pass_below_a_floor_of_one_source(
+    those: tuple[int, ...],
+) -> None:
+    node = BrokenPair(rings=250.0, nvls=0.0, pair={**CRASHED, "error": CUDA_FAILED}, those=those)
+    seen = verdict(node, case(8, "NVIDIA H20"))
+    assert (seen.outcome, seen.code) == (Outcome.FAILED, "NCCL_CUDA_ERROR")
     assert not subjects(seen)
 
 

@@ -318,7 +318,7 @@ def _speed(case: Progress, whole: list[StepResult]) -> Step | Verdict:
         and not contrast.accused
         and not case.signs
     ):
-        return _pair_broken(case) or verdicts.unconfirmed(case.gpus, bar)
+        return _some_broken(case) or verdicts.unconfirmed(case.gpus, bar)
     return verdicts.slow(case.gpus, bar, contrast, case.pairs, case.signs, sure=case.comparable)
 
 
@@ -329,18 +329,19 @@ def _by_siblings(case: Progress, bar: verdicts.Comparison) -> Step | Verdict:
     contrast = _contrast(case, "slow")
     if contrast.accused or contrast.links:
         return verdicts.slow(case.gpus, bar, contrast, case.pairs, case.signs, sure=case.comparable)
-    return _pair_broken(case) or verdicts.unknown(case.gpus, bar, sorted(case.floors))
+    return _some_broken(case) or verdicts.unknown(case.gpus, bar, sorted(case.floors))
 
 
-def _pair_broken(case: Progress) -> Step | Verdict | None:
-    """What becomes of a pass of all GPUs where two of them alone came to no result."""
-    broken = (t for t in case.results if t.step.what is StepKind.PAIR and t.result.busbw is None)
+def _some_broken(case: Progress) -> Step | Verdict | None:
+    """What becomes of a pass of all GPUs where some of them alone came to no result."""
+    some = (t for t in case.results if t.step.what in {StepKind.PAIR, StepKind.WITHOUT})
+    broken = (t for t in some if t.result.busbw is None)
     first = next((t for t in broken if not t.result.too_big), None)
     return _broken(case, first) if first is not None else None
 
 
 def _broken(case: Progress, broken: StepResult) -> Step | Verdict:
-    """A run over all GPUs gave no result."""
+    """A run gave no result."""
     result, error = broken.result, broken.result.error
     if result.timed_out:
         if step := _next_pair(case, "hang"):

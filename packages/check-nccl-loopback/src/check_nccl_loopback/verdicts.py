@@ -252,8 +252,7 @@ def wrong(gpus: Sequence[Gpu], result: Measurement, contrast: Contrast) -> Verdi
     """
     size = size_text(result.wrong_size or result.size)
     metadata = {"wrong_elements": f"{result.wrong:g}", "size": size}
-    suspect = {number for pair in contrast.links for number in pair}
-    clears = _some(gpus, contrast.good - suspect, DATA)
+    clears = _seen_good(gpus, contrast, DATA)
     count = f"{result.wrong:g} wrong elements in an all-reduce of {size}"
     if contrast.accused:
         findings = tuple(
@@ -375,7 +374,7 @@ def failed_class(
         f"only with {', '.join(named)}" if named else "and no single GPU can be named as the cause"
     )
     reason = f'{error.says} ("{error.line}"), {who}; see the lines above, and the driver\'s log on the node (dmesg, Xid).'
-    return _failed(reason, findings, clears=_some(gpus, contrast.good, DEVICE))
+    return _failed(reason, findings, clears=_seen_good(gpus, contrast, DEVICE))
 
 
 def _failed(
@@ -429,7 +428,7 @@ def hung(
         return _failed(
             f"the all-reduce of {text} hangs, while other pairs end{who}; see the driver's log on the node (dmesg, Xid).",
             findings,
-            clears=_some(gpus, contrast.good, DEVICE),
+            clears=_seen_good(gpus, contrast, DEVICE),
         )
     if pairs and all(measured.right for measured in pairs.values()):
         last += "; every pair of neighbours works alone"
@@ -441,6 +440,12 @@ def hung(
 
 def _all(gpus: Sequence[Gpu], tests: Iterable[str]) -> frozenset[Subject]:
     return frozenset(Subject(test, gpu.uuid) for test in tests for gpu in gpus)
+
+
+def _seen_good(gpus: Sequence[Gpu], contrast: Contrast, test: str) -> frozenset[Subject]:
+    """The GPUs that are good with whomever they were seen with."""
+    ends = {number for pair in contrast.links for number in pair}
+    return _some(gpus, contrast.good - ends, test)
 
 
 def _some(gpus: Sequence[Gpu], numbers: Iterable[int], test: str) -> frozenset[Subject]:
