@@ -207,6 +207,23 @@ def test_memory_errors_that_the_pcie_test_counts_are_fatal_whatever_it_calls_the
     assert [(f.fatal, f.subject.test) for f in found.findings] == [(True, "Pcie")]
 
 
+@pytest.mark.parametrize("version", ["3.1.8", "3.2.6"])
+@pytest.mark.parametrize("over", ["", " which is above the threshold 0"])
+def test_memory_errors_that_are_told_behind_another_error_are_fatal(
+    version: str, over: str
+) -> None:
+    # modules/diag/DcgmDiagManager.cpp up to 3.2.6: one text for all errors of a GPU, those that
+    # nvvs counts after the test's own, and the id of the first where none isolates
+    text = (
+        "GPU 0: Error using CUDA API cublasSgemm 'CUBLAS_STATUS_EXECUTION_FAILED' for GPU 0, "
+        f"GPU 0: Detected 2 ecc_dbe_volatile_total for GPU 0{over}"
+    )
+    told = Fault("diagnostic", 0, 51, 1, 6, text)
+    found = verdict(document(version, 3, (0,), [told])[0], 226, level=3)
+    assert found.outcome is Outcome.FAILED
+    assert [(f.fatal, f.subject.test) for f in found.findings] == [(True, "Diagnostic")]
+
+
 @pytest.mark.parametrize(
     ("xid", "outcome", "action"),
     [

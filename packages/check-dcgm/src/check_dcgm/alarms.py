@@ -22,7 +22,7 @@ _FAULTY = re.compile(
     r"\bfaulty memory\b|\bmiscompare|\bunsuccessfully (?:written|wrote)", re.IGNORECASE
 )
 _ECC = re.compile(
-    r"\bECC error|CUDA_ERROR_ECC_UNCORRECTABLE|cudaErrorECCUncorrectable|\buncorrect(?:able|ed)\b[^.]{0,30}\b(?:ECC|memory|error)|double[- ]bit|\bDBEs?\b",
+    r"\bECC error|CUDA_ERROR_ECC_UNCORRECTABLE|cudaErrorECCUncorrectable|\buncorrect(?:able|ed)\b[^.]{0,30}\b(?:ECC|memory|error)|double[- ]bit|\bDBEs?\b|\becc_dbe_\w+ for GPU\b",
     re.IGNORECASE,
 )
 _NVLINK = re.compile(
