@@ -207,28 +207,45 @@ FELL_OFF = fault(120, 2, 15, "GPU 3 has fallen off the bus")
         ((205, v4({**ALL, "memory": {3: [FELL_OFF], 5: []}})), None),
         ((205, v4({**ALL, "memory": {3: [FELL_OFF], 5: []}})), {A: "111", B: "222"}),
         ((238, runtime_error("4.5.0", "lost")), None),
+        ((238, runtime_error("4.5.0", "lost")), {A: "111", B: "222"}),
     ],
 )
 def test_an_engine_that_no_longer_lists_the_gpu_it_accuses_is_believed(
     go: Go, answer: tuple[int, str], serials: dict[str, str] | None
 ) -> None:
     status, output = answer
-    if serials:
+    if serials and status == 205:
         output = _with_serials(output, {3: "111", 5: "222"})
-    ran = go({**LOSES_A, "answers": [(status, output)]}, serials=serials)
+    # Of a lost GPU the engine knows no serial number.
+    plan = {**LOSES_A, "answers": [(status, output)], "serials": {B: "222"}}
+    ran = go(plan, serials=serials)
     assert (ran.exit_code, ran.result.outcome) == (1, "failed"), ran.lines
 
 
-@pytest.mark.parametrize(
-    "answer", [GOOD, (205, v4({**ALL, "memory": {3: [], 5: [fault()]}}))], ids=["passed", "another"]
-)
+def test_an_engine_that_has_lost_the_only_gpu_that_could_prove_it_is_not_believed(go: Go) -> None:
+    plan = {**LOSES_A, "answers": [(238, runtime_error("4.5.0", "lost"))]}
+    ran = go(plan, gpus=(A,), serials={A: "111"})
+    assert (ran.result.outcome, ran.result.code) == ("inconclusive", "WRONG_HOSTENGINE")
+
+
 def test_a_gpu_that_the_engine_no_longer_lists_is_not_cleared(
-    go: Go, answer: tuple[int, str], connector: FakeConnector
+    go: Go, connector: FakeConnector
 ) -> None:
-    ran = go({**LOSES_A, "answers": [answer]})
+    ran = go({**LOSES_A, "answers": [GOOD]})
     assert (ran.result.outcome, ran.result.code) == ("inconclusive", "GPU_MAP_CHANGED")
     assert f"no longer lists {A} after the diagnostic" in ran.lines[-1]
     assert not any(event.is_healthy for event in connector.events)
+
+
+@pytest.mark.parametrize("status", [205, 238])
+def test_a_sick_gpu_is_named_beside_one_that_the_engine_no_longer_lists(
+    go: Go, status: int, connector: FakeConnector
+) -> None:
+    sick = (status, v4({**ALL, "memory": {3: [], 5: [fault()]}}))
+    ran = go({**LOSES_A, "answers": [sick]})
+    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "DCGM_FR_FAULTY_MEMORY", B)
+    healthy = [e for e in connector.events if e.is_healthy]
+    assert A not in {x.entity_value for event in healthy for x in event.entities_impacted}
 
 
 def test_a_number_that_another_gpu_has_by_now_spoils_the_verdict(go: Go) -> None:

@@ -183,17 +183,18 @@ async def _diagnosed(
     # Nobody is accused and nobody cleared before it is known whose GPUs these were.
     after = await connect(run.query, [engine.tool], engine.address, run.progress)
     known = {uuid: engine.gpus[uuid] for uuid in ours} | after.gpus
-    accused = {finding.subject.gpu_uuid for finding in verdict.findings if finding.fatal}
-    seen = {*after.gpus, *accused, *(ours if done.returncode in FACTS else ())}
-    absent = [uuid for uuid in ours if uuid not in seen]
+    unlisted = [uuid for uuid in ours if uuid not in after.gpus]
     numbers = {number: uuid for uuid, number in known.items()}
-    if absent or any(numbers.get(engine.gpus[uuid]) != uuid for uuid in ours):
-        what = f"no longer lists {', '.join(absent)}" if absent else "renumbered its GPUs"
+    renumbered = any(numbers.get(engine.gpus[uuid]) != uuid for uuid in ours)
+    if renumbered or (unlisted and verdict.outcome is Outcome.PASSED):
+        what = "renumbered its GPUs" if renumbered else f"no longer lists {', '.join(unlisted)}"
         raise Inconclusive(
             "GPU_MAP_CHANGED",
             f"hostengine {engine.address} {what} after the diagnostic; run the check again.",
         )
-    await _refuse_impostor(run, replace(after, gpus=known), listed, document)
+    await _refuse_impostor(run, replace(after, gpus=known), listed, document, unlisted)
+    left = frozenset(subject for subject in verdict.clears if subject.gpu_uuid not in unlisted)
+    verdict = replace(verdict, clears=left)
     return await _named(run, verdict, listed) if done.returncode in FACTS else verdict
 
 
@@ -221,8 +222,11 @@ async def _refuse_impostor(
     engine: hostengine.Hostengine,
     listed: Sequence[Gpu],
     document: parse.Document | None,
+    unlisted: Sequence[str],
 ) -> None:
-    """The engine's GPUs must have the serial numbers that the driver says ours have."""
+    """The engine's GPUs must have the serial numbers that the driver says ours have. It knows none
+    of those that are ``unlisted``: for them the others speak.
+    """
     ours = {gpu.uuid: gpu.serial for gpu in listed}
     numbers = {number: uuid for uuid, number in engine.gpus.items() if uuid in ours}
     printed = document.serials if document is not None else {}
@@ -231,6 +235,8 @@ async def _refuse_impostor(
     if unproven and not foreign:
         theirs |= await hostengine.serials(run.query, engine, unproven)
         foreign, unproven = identity.differences(ours, theirs)
+    if any(serial and theirs.get(uuid) for uuid, serial in ours.items()):
+        unproven = [uuid for uuid in unproven if uuid not in unlisted]
     if foreign or unproven:
         what = "other serial numbers than the driver" if foreign else "no serial number"
         raise Inconclusive(
