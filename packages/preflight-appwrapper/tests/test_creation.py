@@ -14,12 +14,19 @@ from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
 from preflight_appwrapper.api.names import CLAIMED
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper
-from preflight_appwrapper.controller.apply import is_final
+from preflight_appwrapper.api.types import AppWrapper, lenient
+from preflight_appwrapper.controller.apply import WrapperApplier, is_final
 from preflight_appwrapper.core.plan import Confirm, CreateComponent, WrapperAction
 from preflight_appwrapper.core.reconcile import reconcile
-from preflight_appwrapper.core.snapshot import Attempt, SeenComponent, WrapperSnapshot
+from preflight_appwrapper.core.snapshot import (
+    Attempt,
+    LeaderState,
+    SeenComponent,
+    WrapperSnapshot,
+)
+from preflight_appwrapper.metrics import Metrics
 from preflight_kube.client.client import KubeError
+from preflight_kube.runtime.discovery import RESTMapper
 from preflight_proto.devices import GROUP, VERSIONS, request_in
 from preflight_testing.apidouble import ApiAnswer, ApiRequest, Resource
 from preflight_testing.waiting import until
@@ -234,6 +241,27 @@ async def test_a_right_that_an_api_server_does_not_know_yet_costs_no_wrapper() -
                 "it runs",
             )
     assert not refusals
+
+
+@pytest.mark.anyio
+async def test_a_right_is_missing_after_five_refusals_in_a_row_whatever_came_before() -> None:
+    words = 'pods is forbidden: User "x" cannot create resource "pods" in API group ""'
+    failed = {"kind": "Status", "status": "Failure"}
+    quota, right = (
+        ApiAnswer(403, {**failed, "reason": "Forbidden", "code": 403, "message": message})
+        for message in ("exceeded quota: q", words)
+    )
+    answers = [quota, *[right] * 4, quota, *[right] * 5]
+    memory, fatal = LeaderState(uid="w"), []
+    async with double() as api, client(api) as ours:
+        api.fault = lambda request: answers[0] if request.method == "POST" else core(request)
+        applier = WrapperApplier(ours, RESTMapper(ours), WrapperRules(), Metrics())
+        named = lenient(AppWrapper, wrapper(bare_pod()))
+        while answers:
+            await applier.create(named, CreateComponent(0, "w-0", "wrapper-uid"), memory)
+            fatal.append(memory.creates[0].fatal)
+            answers.pop(0)
+    assert fatal == [False] * 10 + [True]
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ _FATAL: Final = frozenset({400, 404, 405, 413, _INVALID})
 
 _FORBIDDEN: Final = 403
 _SURE: Final = 4
-"""Refusals after which a right is missing: an API server that has only just started may not know
-yet who may create it."""
+"""Refusals in a row after which a right is missing: an API server that has only just started may
+not know yet who may create it."""
 _LATER: Final = 429
 _MOST_BODIES: Final = 32
 """Components that are held at once to be created: each may have a megabyte."""
@@ -139,9 +139,15 @@ class WrapperApplier:
                     await self.look(wrapper.metadata.namespace, name, state)
                 case writes.Refused(error=error) | writes.Lost(error=error) as answer:
                     before = state.creates.get(action.index)
-                    fatal = is_final(error, before.tries if before is not None else 0)
-                    unclear = isinstance(answer, writes.Lost)
-                    state.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
+                    known = before.forbidden if before is not None else 0
+                    state.tried(
+                        action.index,
+                        cause_of(error),
+                        _now(),
+                        fatal=is_final(error, known),
+                        unclear=isinstance(answer, writes.Lost),
+                        forbidden=known + 1 if _lacks_right(error) else 0,
+                    )
 
     async def _claims(self, wrapper: AppWrapper, index: int) -> dict[ClaimRef, set[str]]:
         """The device classes of the pods' claims, as far as these exist and may be read."""
@@ -281,15 +287,20 @@ class WrapperApplier:
         return answer
 
 
-def is_final(error: KubeError, tries: int) -> bool:
-    """Say whether the API server itself refuses a create, which has failed ``tries`` times before,
-    and would again. A webhook's denial has the status 400 where it names none, and may be another
-    one next time. Of those that are forbidden only RBAC's have these words.
+def is_final(error: KubeError, forbidden: int) -> bool:
+    """Say whether the API server itself refuses a create, for want of a right the last
+    ``forbidden`` times before, and would again. A webhook's denial has the status 400 where it
+    names none, and may be another one next time.
     """
     if error.status == _FORBIDDEN:
-        return tries >= _SURE and " cannot create resource " in str(error)
+        return forbidden >= _SURE and _lacks_right(error)
     denied = error.status != _INVALID and " denied the request" in str(error)
     return error.status in _FATAL and not denied
+
+
+def _lacks_right(error: KubeError) -> bool:
+    """Of those that are forbidden only RBAC's have these words, and no quota's or webhook's."""
+    return error.status == _FORBIDDEN and " cannot create resource " in str(error)
 
 
 def _now() -> datetime:

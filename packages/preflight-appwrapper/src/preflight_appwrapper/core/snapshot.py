@@ -27,13 +27,15 @@ State = Literal["unknown", "absent", "present", "going"]
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """A create that did not succeed. ``fatal``: it never will. ``unclear``: no answer came, and
-    only a GET can say. ``tries``: how many there were since the component was last begun."""
+    only a GET can say. ``tries``: how many there were since the component was last begun, of which
+    the last ``forbidden`` for want of a right."""
 
     error: str
     at: datetime
     tries: int = 1
     fatal: bool = False
     unclear: bool = False
+    forbidden: int = 0
 
 
 class LeaderState(msgspec.Struct, kw_only=True):
@@ -62,12 +64,25 @@ class LeaderState(msgspec.Struct, kw_only=True):
             known.clear()
 
     def tried(
-        self, index: int, error: str, at: datetime, *, fatal: bool = False, unclear: bool = False
+        self,
+        index: int,
+        error: str,
+        at: datetime,
+        *,
+        fatal: bool = False,
+        unclear: bool = False,
+        forbidden: int = 0,
     ) -> None:
         """A create has failed; ``unclear``: it may have been done all the same."""
         known = self.creates.get(index)
-        tries = known.tries + 1 if known is not None else 1
-        self.creates[index] = Attempt(error=error, at=at, tries=tries, fatal=fatal, unclear=unclear)
+        self.creates[index] = Attempt(
+            error=error,
+            at=at,
+            tries=known.tries + 1 if known is not None else 1,
+            fatal=fatal,
+            unclear=unclear,
+            forbidden=forbidden,
+        )
 
     def saw(self, name: Name, object_: ComponentObject | None, uids: Iterable[str] = ()) -> None:
         """Take in what is there under a name just now; ``uids``: of what was known under it."""
