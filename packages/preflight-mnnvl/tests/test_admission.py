@@ -229,6 +229,23 @@ def test_gpus_that_a_new_template_has_by_other_claims_keep_the_fabric() -> None:
     assert uses(patched(other, updated(other, stored, nic))) == ["devices"]
 
 
+def test_what_an_update_makes_of_two_claims_that_do_not_exist_yet_stays_as_it_is() -> None:
+    def of(template: str, *entries: str) -> Object:
+        uses = [{"name": f"c{it}", "resources": {"claims": [{"name": it}]}} for it in entries]
+        refs = [{"name": it, "resourceClaimTemplateName": template} for it in entries]
+        return enrolled(pod(*uses, resourceClaims=refs))
+
+    def updated(found: Object, stored: Object) -> Object:
+        new, old = (json.dumps(one).encode() for one in (found, stored))
+        known = ClusterView(support(DRIVER), classes={})
+        return patched(found, decide(Review("UPDATE", "default", new, old), DRIVER, known))
+
+    four = {ClaimRef("ResourceClaimTemplate", "four"): ["gpu.nvidia.com"]}
+    first = of("four", "a")
+    stored = updated(of("later", "a", "b"), patched(first, admit(first, classes=four)))
+    assert updated(of("later", "a", "b"), stored) == stored
+
+
 def test_a_claim_that_does_not_exist_is_not_taken_for_one_without_gpus() -> None:
     spec = pod(
         {"name": "a", "resources": {"claims": [{"name": "gpus"}]}},

@@ -262,8 +262,8 @@ class _Admission(NamedTuple):
         classes = dict[ClaimRef, Collection[str]](dict.fromkeys(before.values(), ()))
         classes |= known.classes or {}
         given = {before.get(name) for name in decision.gpu_claims}
-        unread = {name for name in decision.gpu_claims if refs.get(name) not in classes}
-        kept = {name for name, ref in refs.items() if ref in given or name in unread}
+        given |= {ref for name in decision.gpu_claims if (ref := refs.get(name)) not in classes}
+        kept = {name for name, ref in refs.items() if ref in given}
         of_gpus = kept.union(claims.gpu_claims(pod, classes, config.gpu_device_classes))
         decision = msgspec.structs.replace(decision, gpu_claims=tuple(sorted(of_gpus)))
         used = claims.places(pod, config, decision.gpu_claims)
