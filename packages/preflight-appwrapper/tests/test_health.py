@@ -780,6 +780,21 @@ def test_pods_of_what_was_scaled_up_stand_for_none_of_another_component(
     assert judged(status(2, 4, ready=3600), *pods, components=components).result == "healthy"
 
 
+@pytest.mark.parametrize("running", [4, 3])
+@pytest.mark.parametrize("launchers", [0, 1])
+def test_pods_that_wait_beyond_those_asked_for_are_none_that_has_been_left(
+    launchers: int, running: int
+) -> None:
+    """Of a Deployment, scaled up where there is no room, beside an MPIJob that has ended."""
+    pods = [pod(f"d{i}", "Running", owner="its-replica-set") for i in range(running)]
+    pods += [pod(f"q{i}", "Pending", owner="its-replica-set") for i in range(6)]
+    pods += [pod("w", "Succeeded", owner="job-1")]
+    pods += [pod("l", "Succeeded", owner="its-job")] * launchers
+    components = (part(0), part(1, "finished"))
+    wanted = "healthy" if running == 4 else "reset"
+    assert judged(status(4, 2, ready=3600), *pods, components=components).result == wanted
+
+
 @pytest.mark.parametrize(
     ("trains", "loaded", "result"),
     [(3, 0, "healthy"), (3, 1, "healthy"), (2, 0, "reset"), (2, 1, "reset")],

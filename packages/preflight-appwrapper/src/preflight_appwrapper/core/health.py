@@ -98,9 +98,12 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
             counted += min(known.expected, component.verdict.succeeded)
     others = [phase for phases in alive.values() for phase in phases]
     succeeded = others.count("Succeeded")
-    beyond += max(0, others.count("Running") + succeeded - surplus - going_on)
+    # Whose child has a pod that waits goes on: none of its pods is one that has been left.
+    left = sum(len(phases) for phases in alive.values() if {*phases} <= {"Running", "Succeeded"})
+    left = min(left, max(0, len(others) - going_on))
+    beyond += max(0, others.count("Running") + succeeded - min(left, surplus) - going_on)
     credit -= beyond
-    ready = credit + max(0, surplus - max(0, len(others) - going_on))
+    ready = credit + max(0, surplus - left)
     return ready + max(0, counted - succeeded), credit + max(0, surplus - succeeded)
 
 
