@@ -239,6 +239,19 @@ def test_a_pod_that_went_while_no_watch_saw_it_may_have_been_bound_and_begun(
     assert seen.free("a") == {0, 1}
 
 
+def test_what_the_agent_said_before_a_pod_went_unseen_says_nothing_of_it() -> None:
+    seen = world(device(0, processes=0), device(1))
+    seen.show("lease", locked(0))
+    assert seen.free("a") == {1}, "its pod is not shown yet"
+    seen.show("pod", pod())
+    seen.status("a", device(0, processes=0), device(1), observed="t1")
+    seen.now += 1
+    seen.relist("pod", {})
+    assert seen.free("a") == {1}, "it may have begun since"
+    seen.status("a", device(0, processes=0), device(1), observed="t2")
+    assert seen.free("a") == {0, 1}
+
+
 def test_a_bind_that_ends_after_a_list_without_its_pod_holds_nothing_for_ever() -> None:
     seen = world(device(0, processes=0))
     seen.show("pod", pod("p"))

@@ -249,7 +249,9 @@ class Ledger:
         (node, gpu), uid = lease.gpu, lease.holder
         status = self._status(node)
         if self._unseen(uid):  # it went before anything was seen of it, or comes yet
-            self._gone.setdefault(f"?{uid}", _Gone(self._now(), status.observed_time))
+            known, went = self._gone.get(f"?{uid}"), self._gone.get(uid)
+            if known is None or (went is not None and known.since < went.since):
+                self._gone[f"?{uid}"] = _Gone(self._now(), status.observed_time)
         gone = self._went(uid)
         if gone is None or not gone.uses(uid, gpu, lease.uuid, status):
             return False
