@@ -366,6 +366,7 @@ def test_nothing_is_kept_for_a_gang_that_all_nodes_are_too_few_for_and_the_next_
     seen.now += 61
     assert seen.ask("single", ["a"]) == "a"
     seen.ask("g-0")
+    seen.now += 1
     assert seen.ask("single", ["b"]) == messages.KEPT, "for the other one"
     seen.show("pod", seen.state.pods.store["team/g-0"], deleted=True)
     for _ in range(9):
@@ -391,6 +392,107 @@ def test_a_gang_whose_nodes_the_scheduler_names_no_longer_holds_up_nobody() -> N
         assert seen.ask("high-0", ["b"]) == messages.GANG_TOO_FEW
     assert seen.ask("single", ["b"]) == "b"
     assert seen.ask("low-0", ["b"]) == "b"
+
+
+def test_a_small_member_forgets_no_node_that_is_full_for_a_large_one() -> None:
+    """Of the large one nobody is asked then, as the scheduler counts GPUs itself."""
+    seen = Gangs(gang_max_wait="60s", stale_after="24h")
+    seen.gang("g", 1, 2)
+    seen.claim("large", 4, gang="g")
+    said = seen.state.pods.store["team/g-0"].metadata.annotations or {}
+    seen.show("pod", pod("g-1", annotations={**said, names.CLAIM_ANNOTATION: "large"}))
+    seen.state.hold("a", range(2), pod("x-a"))
+    seen.state.hold("b", range(4), pod("x-b"))
+    seen.ask("g-1", ["a"])
+    for _ in range(10):
+        seen.now += 10
+        seen.ask("g-0", ["b"])
+    assert seen.ask("single", ["a"]) == messages.KEPT
+
+
+def test_a_node_of_a_large_cluster_that_a_call_does_not_name_is_named_by_a_later_one() -> None:
+    seen = Gangs(gang_max_wait="60s", stale_after="24h")
+    seen.gang("g", 2, 2, each=4)
+    seen.state.hold("a", [0], pod("x"))
+    seen.ask("g-0")
+    for turn in range(10):
+        seen.now += 10
+        seen.ask("g-0", [f"c-{turn}-{n}" for n in range(100)])
+    assert seen.ask("single", ["b"]) == messages.KEPT
+
+
+def test_a_gang_that_is_too_large_gives_nothing_away_of_what_is_kept_for_the_next() -> None:
+    seen = Gangs(gang_max_wait="60s", stale_after="24h")
+    seen.gang("huge", 9, 9, priority=5)
+    seen.gang("larger", 10, 10, priority=5)
+    seen.gang("g", 1, 1, each=4)
+    for where in ("a", "b"):
+        seen.state.hold(where, [0], pod(f"x-{where}"))
+    for _ in range(30):
+        for name in ("huge-0", "larger-0", "g-0"):
+            seen.ask(name, ["a"])
+        seen.now += 7
+        if seen.now > 1061:
+            assert seen.ask("single", ["a"]) == messages.KEPT
+
+
+@pytest.mark.parametrize("again", [10, 60])
+def test_a_gang_that_lacked_a_node_for_a_while_has_waited_for_as_long_as_it_has(again: int) -> None:
+    seen = Gangs(gang_max_wait="60s", stale_after="24h")
+    seen.gang("g", 2, 2, each=4)
+    seen.state.hold("a", [0], pod("x"))
+    seen.ask("g-0")
+    seen.now += 30
+    seen.gang("h", 1, 1, each=4)
+    seen.ask("h-0")
+    seen.now += 61
+    assert seen.ask("single", ["b"]) == messages.KEPT
+    devices = [{"id": n, "uuid": f"GPU-b-{n}"} for n in range(4)]
+    seen.status("b", *(each | {"health": "Unhealthy"} for each in devices))
+    for _ in range(again):
+        seen.now += 1
+        seen.ask("g-0")
+        kept = seen.ask("single", ["a"]) == messages.KEPT
+        assert kept, "for the one or the other"
+    seen.status("b", *devices)
+    seen.now += 21
+    seen.ask("g-0")
+    assert seen.ask("single", ["b"]) == messages.KEPT
+    seen.state.let_go("a", pod("x"))
+    assert seen.ask("h-0") == messages.GANG_TURN, "it came later"
+
+
+def test_what_is_kept_for_another_gang_while_one_cannot_start_is_not_kept_from_that_one() -> None:
+    seen = Gangs(gang_max_wait="60s", stale_after="24h")
+    seen.gang("g", 2, 2, each=4)
+    seen.state.hold("a", [0], pod("x"))
+    seen.ask("g-0")
+    seen.now += 1
+    seen.gang("h", 1, 1, each=4)
+    devices = [{"id": n, "uuid": f"GPU-b-{n}"} for n in range(4)]
+    seen.status("b", *(each | {"health": "Unhealthy"} for each in devices))
+    seen.ask("h-0")
+    seen.now += 61
+    seen.ask("g-0")
+    assert seen.ask("single", ["a"]) == messages.KEPT, "for h"
+    seen.status("b", *devices)
+    seen.state.let_go("a", pod("x"))
+    assert seen.ask("g-0") in {"a", "b"}
+
+
+def test_nothing_is_kept_for_a_gang_of_which_a_claim_is_gone() -> None:
+    seen = Gangs(gang_max_wait="60s", stale_after="24h")
+    seen.gang("g", 1, 2, each=4)
+    seen.claim("another", 4, gang="g")
+    said = seen.state.pods.store["team/g-0"].metadata.annotations or {}
+    seen.show("pod", pod("g-1", annotations={**said, names.CLAIM_ANNOTATION: "another"}))
+    seen.state.hold("a", [0], pod("x"))
+    seen.ask("g-0")
+    seen.now += 61
+    assert seen.ask("single", ["b"]) == messages.KEPT
+    seen.drop_claim("another")
+    seen.now += 1
+    assert seen.ask("single", ["b"]) == "b"
 
 
 def test_a_pod_of_higher_priority_than_the_gang_takes_what_is_kept() -> None:

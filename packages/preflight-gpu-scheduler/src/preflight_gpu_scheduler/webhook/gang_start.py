@@ -31,6 +31,11 @@ _SOON: Final = 15.0
 """Seconds within which the scheduler asks about a pod again: its back-off is 10 at most."""
 _MOST_REST: Final = 20.0
 """Seconds at most from an attempt that failed to the next."""
+_PART: Final = 100
+"""Nodes in a call from which on it may be of a part of them: in a large cluster the scheduler looks
+for as many as that, or for 5 % of all, and goes on from there in the next call."""
+_ROUND: Final = 300.0
+"""Seconds within which it has come round."""
 _KEPT_FOR: Final = 0.5
 """Seconds after which it is looked at anew what is kept."""
 _MOST_GROUPS: Final = 64
@@ -58,7 +63,9 @@ class _Attempt:
         self.start, self.since = start, now
         self.pods: dict[Key, Pod] = {}  # those that wait, as a mirror has them
         self.asked: dict[str, tuple[float, frozenset[str]]] = {}  # by uid: when, and which nodes
-        self.ever: dict[str, float] = {}  # nodes that the scheduler would have one on; when it said
+        # Nodes that the scheduler would have one on: when it said so, and of how many GPUs.
+        self.ever: dict[str, tuple[float, int]] = {}
+        self.roomy, self.turn = now, now  # when there was room for it; when GPUs may be kept for it
         self.last = now  # when it was asked about one
         self.failed, self.rests = 0, now
         self.begun: float | None = None
@@ -113,6 +120,11 @@ class _Attempt:
     @property
     def priority(self) -> int:
         return max((pod.spec.priority or 0 for pod in self.pods.values()), default=0)
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """The first one comes first."""
+        return -self.priority, self.since
 
 
 class GangStarts:
@@ -201,9 +213,10 @@ class GangStarts:
         if mine.expects and question.claim is not None:
             self._expect(mine, pod, question.claim)
         uid = pod.uid
-        if mine.begun is None and question.claim is not None:
-            self._forget(mine, nodes, question.claim.count, now)
-        mine.ever.update(dict.fromkeys(nodes, now))
+        if mine.begun is None:
+            self._forget(mine, nodes, now)
+        count = question.claim.count if question.claim is not None else 0
+        mine.ever.update(dict.fromkeys(nodes, (now, count)))
         if uid not in mine.placed:
             answered = filter_prioritize.filter_nodes(question, nodes, self._state.views())
             self._note(nodes, now)
@@ -249,12 +262,14 @@ class GangStarts:
                 self._state.hold(*given, pod)
         return ""
 
-    def _forget(self, mine: _Attempt, nodes: Sequence[str], count: int, now: float) -> None:
-        """Forget where the scheduler would have no member any more: nodes that have ``count`` GPUs
-        and that it has not named for a while, though it asks about the gang.
+    def _forget(self, mine: _Attempt, nodes: Sequence[str], now: float) -> None:
+        """Forget where the scheduler would have no member any more: nodes that have GPUs for one
+        that it would have had there, and that it has not named for a while, though it asks about
+        the gang.
         """
         views, named = self._state.views(), set(nodes)
-        for name in [name for name, at in mine.ever.items() if now - at > _FRESH]:
+        late = now - (_FRESH if len(nodes) < _PART else _ROUND)
+        for name, count in [(name, n) for name, (at, n) in mine.ever.items() if at < late]:
             full = name in views and views[name].free.bit_count() < count
             if name not in named and not full:
                 del mine.ever[name]
@@ -279,11 +294,11 @@ class GangStarts:
         """A gang that comes before this one and may fit, as far as is known: on nodes that the
         scheduler would have it on, or that have got GPUs since it was asked.
         """
-        rank = (-mine.priority, mine.since)
+        rank = mine.rank
         for other in self._tries.values():
             if other.begun is not None or now < other.rests or not other.ever:
                 continue
-            if (-other.priority, other.since) >= rank:  # as this one's own is
+            if other.rank >= rank:  # as this one's own is
                 continue
             if other.failed:
                 fits = self._plan(other, now)
@@ -362,7 +377,7 @@ class GangStarts:
     ) -> Mapping[str, int]:
         """How many GPUs of each node are kept from pods of this priority, for which ``nodes`` are
         asked about: for the gang of the highest one that waits longest, once it has waited for
-        ``gangMaxWait``, unless that is ``mine``.
+        ``gangMaxWait``; not from ``mine``, where that comes first.
         """
         now, patience = self._state.now(), self._config.seconds("gang_max_wait")
         self._expire(now)
@@ -371,38 +386,48 @@ class GangStarts:
             for attempt in self._tries.values()
             if attempt.begun is None
             and now - attempt.since > patience
+            and now >= attempt.turn
             and len(attempt.pods) >= attempt.start.need  # else it starts in no case
             and attempt.priority >= priority
         )
-        first = min(waiting, key=lambda member: (-member.priority, member.since), default=None)
-        if first is None or first is mine:
-            return {}
-        new = self._note(nodes, now) - first.ever.keys()
-        known, since, kept = self._kept
-        if new or known is not first or now - since > _KEPT_FOR:
-            kept = self._keep(first, now)
-            self._kept = first, now, kept
-        return kept
+        new = None
+        for first in sorted(waiting, key=lambda each: each.rank):
+            if mine is not None and first.rank >= mine.rank:
+                break
+            new = self._note(nodes, now) if new is None else new
+            known, since, kept = self._kept
+            if new - first.ever.keys() or known is not first or now - since > _KEPT_FOR:
+                kept = self._keep(first, now)
+                self._kept = first, now, kept
+            if now >= first.turn:
+                return kept
+        return {}
 
     def _keep(self, first: _Attempt, now: float) -> Mapping[str, int]:
+        """What is kept for a gang; or its turn is over for now."""
         views, members = self._state.views(), self._members(first)
+        if len(members) < first.start.need:
+            first.turn = now + _KEPT_FOR
+            return {}
         ever = dict.fromkeys((member.pod.uid for member in members), frozenset(first.ever))
         if isinstance(first.place(members, ever, views), str):
             first.failed = min(first.failed, 1)
         elif first.failed > 1:  # the first time it may be an older word of the scheduler's
-            return {}  # what it lacks are not GPUs
+            first.turn = now + _KEPT_FOR  # what it lacks are not GPUs
+            return {}
         likely, resource = set(first.ever), self._config.count_resource
         if any(resource in pod.status.insufficient for pod in first.pods.values()):
             likely |= self._new_for(first, now)  # it asks nobody about nodes that are full
         counts = sorted((member.claim.count for member in members), reverse=True)
         claims = {member.claim.name: member.claim for member in members}.values()
-        least = counts[-1] if counts else 0
+        least = counts[-1]
         may = (  # the others it would be asked about
             view for name, view in views.items() if name in likely or view.free.bit_count() < least
         )
-        if sum(_room(view, claims) for view in may) < first.start.need:
-            patience = self._config.seconds("gang_max_wait")
-            first.since = now - patience + _MOST_REST  # others have their turn
+        if sum(_room(view, claims) for view in may) >= first.start.need:
+            first.roomy = now
+        elif now - first.roomy > _FRESH:
+            first.turn = now + _MOST_REST
             return {}
         every = [
             _fullest(likely - without, views, counts[: first.start.need])
