@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,27 +143,80 @@ def test_a_secret_of_any_type_is_there_and_one_that_may_not_be_read_is_not_misse
     assert any("namespaces/b/secrets" in sentence for sentence in told["unread"])
 
 
-def test_what_a_tenant_labels_as_ours_changes_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rbac = "rbac.authorization.k8s.io/v1"
-    bindings = Resource(rbac, "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
-    webhooks = Resource(
-        "admissionregistration.k8s.io/v1",
-        "mutatingwebhookconfigurations",
-        "MutatingWebhookConfiguration",
-        namespaced=False,
-    )
+def _known() -> ApiDouble:
+    """A cluster in which cluster roles and webhooks may be listed."""
+    rbac, admission = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
+    webhooks = "mutatingwebhookconfigurations", "MutatingWebhookConfiguration"
     double = ApiDouble(
         [
-            *(*RESOURCES, bindings, webhooks, Resource(rbac, "roles", "Role")),
+            *(*RESOURCES, Resource(rbac, "roles", "Role")),
             Resource("apps/v1", "deployments", "Deployment"),
+            Resource("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"),
+            Resource(rbac, "clusterroles", "ClusterRole", namespaced=False),
+            Resource(rbac, "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+            Resource(admission, *webhooks, namespaced=False),
         ]
     )
     version = ApiAnswer(200, {"major": "1", "minor": "36"})
     double.fault = lambda request: version if request.path == "/version" else None
+    return double
+
+
+def _cluster_wide(namespace: str) -> dict[str, Any]:
+    """The metadata of what a release of that namespace has made in none."""
+    metadata = _mounts(namespace, "tls")["metadata"]
+    return {key: of for key, of in metadata.items() if key != "namespace"} | {"name": namespace}
+
+
+def test_a_release_whose_binding_is_gone_is_read_beside_another_that_has_its(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subjects = [{"kind": "ServiceAccount", "name": "w", "namespace": "preflight"}]
+    with _known() as double:
+        for namespace in ("preflight", "gang"):
+            double.create("deployments", _mounts(namespace, "tls"))
+            double.create("clusterroles", {"metadata": _cluster_wide(namespace)})
+        bound = {"metadata": _cluster_wide("preflight"), "subjects": subjects}
+        double.create("clusterrolebindings", bound)
+        doctor(monkeypatch, write_kubeconfig(tmp_path / "config", double.url), "-o", "json")
+    told = json.loads(capsys.readouterr().out)["problems"]
+    assert {"Secret gang/tls", "Secret preflight/tls"} <= {one["where"] for one in told}
+
+
+def test_a_network_policy_of_ours_in_the_hostengines_namespace_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = _mounts("preflight", "tls")
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": ours["metadata"] | {"name": "hostengine", "namespace": "gpu-operator"},
+    }
+    gone = policy | {"metadata": policy["metadata"] | {"name": "gone"}}
+    manifest = json.dumps({"manifest": f"---\n{json.dumps(policy)}\n---\n{json.dumps(gone)}\n"})
+    packed = b64encode(b64encode(gzip.compress(manifest.encode()))).decode()
+    labels = {"owner": "helm", "name": "preflight", "status": "deployed", "version": "1"}
+    kept = {"name": "kept", "namespace": "preflight", "labels": labels}
+    subjects = [{"kind": "ServiceAccount", "name": "w", "namespace": "preflight"}]
+    with _known() as double:
+        double.create("deployments", ours)
+        bound = {"metadata": _cluster_wide("preflight"), "subjects": subjects}
+        double.create("clusterrolebindings", bound)
+        double.create("networkpolicies", policy)
+        secret = {"metadata": kept, "type": "helm.sh/release.v1", "data": {"release": packed}}
+        double.create("secrets", secret)
+        doctor(monkeypatch, write_kubeconfig(tmp_path / "config", double.url), "-o", "json")
+    told = json.loads(capsys.readouterr().out)["problems"]
+    wheres = [one["where"] for one in told if one["where"].startswith("NetworkPolicy")]
+    assert wheres == ["NetworkPolicy gpu-operator/gone"]
+
+
+def test_what_a_tenant_labels_as_ours_changes_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    double = _known()
     ours, theirs = _mounts("preflight", "tls"), _mounts("team", "$(curl evil)")
-    bound = {key: of for key, of in ours["metadata"].items() if key != "namespace"}
+    bound = _cluster_wide("preflight")
     subjects = [{"kind": "ServiceAccount", "name": "w", "namespace": "preflight"}]
     bomb = "a: &a [x, x]\nchecks: [{name: [*a, *a]}]"
     kept = {"name": "kept", "namespace": "team", "labels": {"owner": "helm", "name": "team"}}

@@ -162,17 +162,21 @@ def release_of(item: Object) -> tuple[str, str]:
 
 def installed_in(read: Mapping[str, Sequence[Object]]) -> set[str]:
     """The namespaces that parts of Preflight are in, by what administrators alone can make: whom
-    cluster roles are bound to, and which Services webhooks lead to. None where either was not read.
+    cluster roles are bound to, which Services webhooks lead to, and which releases have made
+    either, or a policy, as of two bindings one may be gone. None where either was not read.
     """
     bindings, webhooks = "ClusterRoleBinding", "MutatingWebhookConfiguration"
     if not {bindings, webhooks} <= read.keys():
         return set()
+    made = (bindings, webhooks, "ClusterRole", "ValidatingAdmissionPolicy")
+    releases = {release_of(item) for kind in made for item in read.get(kind, ())} - {NOBODY}
     bound = (of for item in read[bindings] for of in item.get("subjects") or ())
     clients = (
         of.get("clientConfig") or {} for it in read[webhooks] for of in it.get("webhooks", ())
     )
     called = (client.get("service") or {} for client in clients)
-    return {str(of["namespace"]) for of in (*bound, *called) if of.get("namespace")}
+    named = {str(of["namespace"]) for of in (*bound, *called) if of.get("namespace")}
+    return named | {namespace for namespace, _ in releases}
 
 
 def upgrade_of(cluster: Installation, release: tuple[str, str]) -> str:

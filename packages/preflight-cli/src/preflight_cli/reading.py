@@ -149,8 +149,8 @@ def _of_releases(read: dict[str, list[Object]]) -> set[tuple[str, str]]:
     for kind in _PATHS.keys() & read.keys():
         known = [of for of in read[kind] if not places or key_of(of)[0] in {"", *places}]
         ours += known if kind != "Namespace" else []  # which its administrator may annotate
-        # Some of its roles are elsewhere; all are compared by name alone.
-        read[kind] = read[kind] if kind in {"Role", "RoleBinding"} else known
+        # Some of these are elsewhere; all are looked for by a release's name and namespace alone.
+        read[kind] = read[kind] if kind in {"NetworkPolicy", "Role", "RoleBinding"} else known
     return {*map(release_of, ours)} - {NOBODY}
 
 
