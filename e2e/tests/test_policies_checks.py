@@ -115,10 +115,10 @@ def test_nobody_takes_the_cpu_from_a_check_and_the_workloads_is_its_own(
     assert policies.patch(f"{path}/resize", {"spec": {"containers": [own]}}) == ""
 
 
-def test_no_ephemeral_container_comes_into_a_pod_whose_checks_may_run_again(
+def test_nobody_debugs_or_resizes_a_pod_whose_checks_may_run_again(
     policies: PolicyServer,
 ) -> None:
-    made, ends = checked_pod(), {"operator": "In", "values": [42]}
+    made, ends = checked_pod(resources=resources("2")), {"operator": "In", "values": [42]}
     rule = {"action": "RestartAllContainers", "exitCodes": ends}
     made["spec"]["containers"][0] |= {"restartPolicy": "Always", "restartPolicyRules": [rule]}
     try:
@@ -130,6 +130,10 @@ def test_no_ephemeral_container_comes_into_a_pod_whose_checks_may_run_again(
     said = policies.debug(path, {})
     assert "ephemeral container debug would share the network of preflight-dcgm-diag" in said
     assert "debug a copy of it" in said
+    said = policies.patch(f"{path}/resize", {"spec": {"resources": resources("10m")}})
+    assert "its own resources (spec.resources) hold for preflight-dcgm-diag" in said
+    assert "the checks with them: create it anew" in said
+    assert policies.patch(path, {"metadata": {"labels": {"own": "x"}}}) == ""
 
 
 def test_a_pods_own_resources_are_resized_when_its_checks_have_passed(
