@@ -136,6 +136,17 @@ def test_nobody_debugs_or_resizes_a_pod_whose_checks_may_run_again(
     assert policies.patch(path, {"metadata": {"labels": {"own": "x"}}}) == ""
 
 
+def test_nobody_looks_through_more_than_a_hundred_containers_for_one_that_restarts_all(
+    policies: PolicyServer,
+) -> None:
+    made = checked_pod()
+    made["spec"]["containers"] += [{"name": f"c{i}", "image": "x"} for i in range(100)]
+    path = policies.stored(TRAINING, made)
+    assert policies.patch(f"{path}/status", ended(0), user="system:node:one") == ""
+    assert "ephemeral container debug would share" in policies.debug(path, {})
+    assert policies.patch(path, {"metadata": {"labels": {"own": "x"}}}) == ""
+
+
 def test_a_pods_own_resources_are_resized_when_its_checks_have_passed(
     policies: PolicyServer,
 ) -> None:
