@@ -11,7 +11,7 @@ from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import Reserved, written
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.core.gangs import may_bind
-from preflight_gpu_scheduler.webhook.gang_start import GangBarrier, Rung
+from preflight_gpu_scheduler.webhook.gang_barrier import GangBarrier, Rung
 from shapes import pod
 
 MEMBERS = 4
