@@ -83,7 +83,7 @@ def test_nothing_is_installed_unless_switched_on() -> None:
     assert render(UMBRELLA) == []
 
 
-@pytest.mark.parametrize("part", PARTS.iterdir(), ids=lambda part: part.name)
+@pytest.mark.parametrize("part", sorted(PARTS.iterdir()), ids=lambda part: part.name)
 def test_a_part_whose_lines_are_all_comments_is_refused_and_not_installed(part: Path) -> None:
     said = "kubeScheduler.image|HostManagedIMEX" if part in REQUIRED else f"{part.name} is null"
     with pytest.raises(ChartError, match=said):
