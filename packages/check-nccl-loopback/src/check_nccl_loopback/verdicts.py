@@ -252,7 +252,7 @@ def wrong(gpus: Sequence[Gpu], result: Measurement, contrast: Contrast) -> Verdi
     """
     size = size_text(result.wrong_size or result.size)
     metadata = {"wrong_elements": f"{result.wrong:g}", "size": size}
-    clears = _seen_good(gpus, contrast, DATA)
+    clears = _shown_good(gpus, contrast, DATA)
     count = f"{result.wrong:g} wrong elements in an all-reduce of {size}"
     if contrast.accused:
         findings = tuple(
@@ -374,7 +374,7 @@ def failed_class(
         f"only with {', '.join(named)}" if named else "and no single GPU can be named as the cause"
     )
     reason = f'{error.says} ("{error.line}"), {who}; see the lines above, and the driver\'s log on the node (dmesg, Xid).'
-    return _failed(reason, findings, clears=_seen_good(gpus, contrast, DEVICE))
+    return _failed(reason, findings, clears=_shown_good(gpus, contrast, DEVICE))
 
 
 def _failed(
@@ -428,7 +428,7 @@ def hung(
         return _failed(
             f"the all-reduce of {text} hangs, while other pairs end{who}; see the driver's log on the node (dmesg, Xid).",
             findings,
-            clears=_seen_good(gpus, contrast, DEVICE),
+            clears=_shown_good(gpus, contrast, DEVICE),
         )
     if pairs and all(measured.right for measured in pairs.values()):
         last += "; every pair of neighbours works alone"
@@ -442,7 +442,7 @@ def _all(gpus: Sequence[Gpu], tests: Iterable[str]) -> frozenset[Subject]:
     return frozenset(Subject(test, gpu.uuid) for test in tests for gpu in gpus)
 
 
-def _seen_good(gpus: Sequence[Gpu], contrast: Contrast, test: str) -> frozenset[Subject]:
+def _shown_good(gpus: Sequence[Gpu], contrast: Contrast, test: str) -> frozenset[Subject]:
     """The GPUs that are good with whomever they were seen with."""
     ends = {number for pair in contrast.links for number in pair}
     return _some(gpus, contrast.good - ends, test)

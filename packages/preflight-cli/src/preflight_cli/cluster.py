@@ -168,8 +168,8 @@ def installed_in(read: Mapping[str, Sequence[Object]]) -> set[str]:
     bindings, webhooks = "ClusterRoleBinding", "MutatingWebhookConfiguration"
     if not {bindings, webhooks} <= read.keys():
         return set()
-    made = (bindings, webhooks, "ClusterRole", "ValidatingAdmissionPolicy")
-    releases = {release_of(item) for kind in made for item in read.get(kind, ())} - {NOBODY}
+    kinds = (bindings, webhooks, "ClusterRole", "ValidatingAdmissionPolicy")
+    releases = {release_of(item) for kind in kinds for item in read.get(kind, ())} - {NOBODY}
     bound = (of for item in read[bindings] for of in item.get("subjects") or ())
     clients = (
         of.get("clientConfig") or {} for it in read[webhooks] for of in it.get("webhooks", ())
