@@ -149,7 +149,7 @@ def joined(
 
     async def story() -> Verdict | None:
         run = Run(check.CHECK, Settings(), kit, say=print, started=0.0)
-        return await check._once(run, ranks, {}, "")
+        return await check._once(run, ranks, "lo", {}, "")
 
     assert anyio.run(story) is None
     return said[0], read

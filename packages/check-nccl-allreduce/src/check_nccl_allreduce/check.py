@@ -78,7 +78,7 @@ async def probe(run: Run[Settings]) -> Verdict:
         run.progress(f"variables for the network: {', '.join(transport)}")
     async with Ranks(environ, address, run.progress) as ranks:
         while True:
-            ended = await _once(run, ranks, environ, chosen)
+            ended = await _once(run, ranks, interface, environ, chosen)
             if ended is not None:
                 # It stands: a rank that sits in the kernel is waited for, and takes nothing back.
                 run.restart_deadline(max(run.deadline - anyio.current_time(), 2 * DEATH_WITHIN))
@@ -87,10 +87,10 @@ async def probe(run: Run[Settings]) -> Verdict:
 
 
 async def _once(
-    run: Run[Settings], ranks: Ranks, environ: Mapping[str, str], chosen: str
+    run: Run[Settings], ranks: Ranks, interface: str | None, environ: Mapping[str, str], chosen: str
 ) -> Verdict | None:
-    """Join one generation; None when it ended before its run began. ``environ``: the workers';
-    ``chosen``: NCCL_SOCKET_IFNAME where it is ours.
+    """Join one generation; None when it ended before its run began. ``interface``: of the pod's
+    address; ``environ``: the workers'; ``chosen``: NCCL_SOCKET_IFNAME where it is ours.
     """
     roster, equipment = await _gather(run)
     assert roster.rank is not None
@@ -123,9 +123,7 @@ async def _once(
     )
     watched = adapters.watched if run.settings.backend != "gloo" else ()
     # What moves by TCP passes the interface of the pod's address.
-    counters = sysfs.Counters(
-        watched or sysfs.interface(sysfs.interface_of(run.gang.settings.pod_ip))
-    )
+    counters = sysfs.Counters(watched or sysfs.interface(interface))
     ranks.join(roster, equipment.workers, equipment.variables, equipment.gpus, counters)
     await ranks.listen()
     member = MemberSession(roster, hello, run.gang.settings.pod_ip, run.progress)

@@ -75,7 +75,7 @@ class Ranks:
         where it may go on.
         """
         self._stirred: tuple[ports.Reading, float, str] | None = None
-        """The same when a store's order ended that silence, which may have started new workers."""
+        """Reading, time and spent when a store's order (new workers) ended that silence."""
         self._sample: tuple[CounterSample, ...] = ()
         self._slowed: frozenset[str] = frozenset()
         """Which GPUs said at the last look that the hardware slows them down, and not why."""
