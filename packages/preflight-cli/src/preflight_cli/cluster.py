@@ -128,6 +128,12 @@ def part_of(item: Object) -> str:
     return labels_of(item).get("app.kubernetes.io/name", "")
 
 
+def component_of(item: Object) -> tuple[str, str, str]:
+    """Its namespace, the part of Preflight it belongs to, and the component of that."""
+    component = labels_of(item).get("app.kubernetes.io/component", "controller")
+    return key_of(item)[0], part_of(item), component
+
+
 def shown(kind: str, namespace: str, name: str) -> str:
     """An object as a sentence names it."""
     return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
@@ -191,11 +197,8 @@ def renewal_of(cluster: Installation, namespace: str, otherwise: str) -> str:
     """The command that shows what keeps the certificates of a namespace; ``otherwise`` where no
     CronJob of ours does.
     """
-    ours = any(
-        key_of(item)[0] == namespace
-        and labels_of(item).get("app.kubernetes.io/component") == "certs"
-        for item in cluster.of("CronJob")
-    )
+    at = [component_of(item) for item in cluster.of("CronJob")]
+    ours = any((of, component) == (namespace, "certs") for of, _, component in at)
     if cluster.knows("CronJob") and not ours:
         return otherwise
     return f"kubectl -n {namespace} get cronjobs,jobs -l app.kubernetes.io/component=certs"
@@ -233,12 +236,9 @@ def sick_conditions(cluster: Installation) -> dict[str, frozenset[str]]:
 
 
 def labels_nodes(cluster: Installation) -> bool:
-    """Whether AppWrapper's labeler is installed."""
-    component = ("preflight-appwrapper", "labeler")
-    return any(
-        (part_of(item), labels_of(item).get("app.kubernetes.io/component")) == component
-        for item in cluster.of("Deployment")
-    )
+    """Tell whether AppWrapper's labeler is installed."""
+    at = [component_of(item) for item in cluster.of("Deployment")]
+    return ("preflight-appwrapper", "labeler") in {(part, component) for _, part, component in at}
 
 
 def checks_of(injector: Object) -> dict[str, Object]:

@@ -26,6 +26,7 @@ from preflight_cli.cluster import (
     Problem,
     about,
     checks_of,
+    component_of,
     differs,
     is_global,
     key_of,
@@ -198,11 +199,6 @@ def _definitions(cluster: Installation) -> Iterator[Problem]:
             )
 
 
-def _component(item: Object) -> tuple[str, str, str]:
-    component = labels_of(item).get("app.kubernetes.io/component", "controller")
-    return key_of(item)[0], part_of(item), component
-
-
 def _version_of(item: Object) -> str:
     return labels_of(item).get("app.kubernetes.io/version", "")
 
@@ -313,15 +309,15 @@ def _jobs(cluster: Installation) -> Iterator[Problem]:
 
 
 def _leases(cluster: Installation) -> Iterator[Problem]:
-    unwanted = {_component(i) for i in cluster.of("Deployment") if i["spec"].get("replicas") == 0}
+    unwanted = {component_of(i) for i in cluster.of("Deployment") if i["spec"].get("replicas") == 0}
     for item in cluster.of("Lease"):
-        if _component(item) in unwanted:
-            continue
         if labels_of(item).get("app.kubernetes.io/part-of") != "preflight":
             continue
-        namespace, spec = key_of(item)[0], item.get("spec") or {}
+        namespace, part, component = at = component_of(item)
+        if at in unwanted:
+            continue
+        spec = item.get("spec") or {}
         age = cluster.since(spec.get("renewTime"))
-        _, part, component = _component(item)
         logs = f"kubectl -n {namespace} logs -l app.kubernetes.io/name={part},app.kubernetes.io/component={component} --tail=20"
         if not spec.get("holderIdentity"):
             yield Problem(about(item), "is held by nobody: no replica leads", logs)

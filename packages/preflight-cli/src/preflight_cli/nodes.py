@@ -30,13 +30,14 @@ _CONNECTOR, _ENGINE = "platform-connectors", "nvidia-dcgm"
 def nodes(cluster: Installation) -> Iterator[Problem]:
     """Nodes that are sick, keep a label that nobody takes away, or lack connector or hostengine."""
     patterns = next(iter(sick_conditions(cluster).values()), SICK)
+    labeled = labels_nodes(cluster)
     for node in cluster.of("Node"):
         name = key_of(node)[1]
         for condition in (node.get("status") or {}).get("conditions", []):
             if makes_sick(condition["type"], condition["status"], patterns):
                 what = f"is sick since {condition.get('lastTransitionTime')}: {condition['type']} ({condition.get('message', '')})"
                 yield Problem(f"Node {name}", what, f"kubectl describe node {name}")
-        if _LABEL in labels_of(node) and cluster.parts and not labels_nodes(cluster):
+        if _LABEL in labels_of(node) and cluster.parts and not labeled:
             its = "'s labeler" if "preflight-appwrapper" in cluster.parts else ""
             what = f"has the label {_LABEL} of preflight-appwrapper{its}, which is not installed: nobody takes it away"
             yield Problem(f"Node {name}", what, f"kubectl label node {name} {_LABEL}-")
