@@ -212,10 +212,10 @@ class GangStarts:
         if mine.expects and question.claim is not None:
             self._expect(mine, pod, question.claim)
         uid = pod.uid
-        if mine.begun is None:
-            self._forget(mine, nodes, now)
         count = question.claim.count if question.claim is not None else 0
         mine.ever.update(dict.fromkeys(nodes, (now, count)))
+        if mine.begun is None:
+            self._forget(mine, len(nodes), now)
         if uid not in mine.placed:
             answered = filter_prioritize.filter_nodes(question, nodes, self._state.views())
             self._note(nodes, now)
@@ -261,16 +261,15 @@ class GangStarts:
                 self._state.hold(*given, pod)
         return ""
 
-    def _forget(self, mine: _Attempt, nodes: Sequence[str], now: float) -> None:
-        """Forget where the scheduler would have no member any more: nodes that have GPUs for one
-        that it would have had there, and that it has not named for a while, though it asks about
-        the gang.
+    def _forget(self, mine: _Attempt, named: int, now: float) -> None:
+        """Forget where the scheduler, which has just ``named`` so many nodes for the gang, would
+        have no member any more: nodes that have GPUs for one that it would have had there, and that
+        it has not named for a while.
         """
-        views, named = self._state.views(), set(nodes)
-        late = now - (_FRESH if len(nodes) < _PART else _ROUND)
+        late = now - (_FRESH if named < _PART else _ROUND)
         for name, count in [(name, n) for name, (at, n) in mine.ever.items() if at < late]:
-            full = name in views and views[name].free.bit_count() < count
-            if name not in named and not full:
+            view = self._state.views().get(name)
+            if view is None or view.free.bit_count() >= count:
                 del mine.ever[name]
 
     def _note(self, nodes: Sequence[str], now: float) -> set[str]:
@@ -403,7 +402,7 @@ class GangStarts:
         return {}
 
     def _keep(self, first: _Attempt, now: float) -> Mapping[str, int]:
-        """What is kept for a gang; or its turn is over for now."""
+        """Choose what is kept for a gang, or end its turn for now."""
         views, members = self._state.views(), self._members(first)
         if len(members) < first.start.need:
             first.turn = now + _KEPT_FOR
