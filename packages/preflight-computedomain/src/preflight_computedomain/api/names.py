@@ -9,6 +9,8 @@ import hashlib
 import re
 from typing import Final
 
+from preflight_proto import names as contract
+
 DRIVER: Final = "compute-domain.nvidia.com"
 GROUP: Final = "resource.nvidia.com"
 VERSION: Final = "v1beta1"
@@ -35,7 +37,7 @@ WORKLOAD: Final = "Workload"
 DAEMON: Final = "Daemon"
 """Values of that label: by the second one driver-managed mode marks its daemons' templates."""
 
-CHANNEL_CLASS: Final = "compute-domain-default-channel.nvidia.com"
+CHANNEL_CLASS: Final = contract.CHANNEL_CLASS
 CHANNEL_CONFIG: Final = "ComputeDomainChannelConfig"
 DAEMON_CONFIG: Final = "ComputeDomainDaemonConfig"
 

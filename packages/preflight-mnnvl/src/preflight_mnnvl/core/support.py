@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
+from preflight_proto import names as contract
+
 from preflight_mnnvl.api.annotations import Mode
 from preflight_mnnvl.api.names import COMPUTE_DOMAIN_GROUP, ENABLED, FABRIC_LABEL
 from preflight_mnnvl.config import Config
 
-CHANNEL_CLASS: Final = "compute-domain-default-channel.nvidia.com"
+CHANNEL_CLASS: Final = contract.CHANNEL_CLASS
 """The device class of the driver's own claim templates."""
 DOMAIN_VERSIONS: Final[dict[Mode, tuple[str, ...]]] = {
     "driver": ("v1beta1",),
