@@ -333,11 +333,12 @@ def _by_siblings(case: Progress, bar: verdicts.Comparison) -> Step | Verdict:
 
 
 def _some_broken(case: Progress) -> Step | Verdict | None:
-    """What becomes of a pass of all GPUs where some of them alone came to no result."""
-    some = (t for t in case.results if t.step.what in {StepKind.PAIR, StepKind.WITHOUT})
-    broken = (t for t in some if t.result.busbw is None)
-    first = next((t for t in broken if not t.result.too_big), None)
-    return _broken(case, first) if first is not None else None
+    """Take a pass of all GPUs back where some of them alone came to no result."""
+    for some in case.results:
+        alone, result = some.step.what in {StepKind.PAIR, StepKind.WITHOUT}, some.result
+        if alone and result.busbw is None and not result.too_big:
+            return _broken(case, some)
+    return None
 
 
 def _broken(case: Progress, broken: StepResult) -> Step | Verdict:

@@ -299,7 +299,7 @@ def is_final(error: KubeError, forbidden: int) -> bool:
 
 
 def _lacks_right(error: KubeError) -> bool:
-    """Of those that are forbidden only RBAC's have these words, and no quota's or webhook's."""
+    """Tell whether RBAC forbids it, which alone has these words: no quota and no webhook."""
     return error.status == _FORBIDDEN and " cannot create resource " in str(error)
 
 
