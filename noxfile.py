@@ -920,6 +920,13 @@ def real_grove(session: nox.Session) -> None:
     beside(session, brings, "preflight-mnnvl", "test_real_grove.py", "PREFLIGHT_REAL_GROVE")
 
 
+@nox.session(name="real-cert-manager")
+def real_cert_manager(session: nox.Session) -> None:
+    """The webhooks' certificates by the real cert-manager, compiled once: no part of the gate (`-- --source cert-manager=CLONE`; KUBEBUILDER_ASSETS)."""
+    brings = ("preflight_e2e.real_cert_manager", *session.posargs)
+    beside(session, brings, "preflight-e2e", "test_real_cert_manager.py", "PREFLIGHT_CERT_MANAGER")
+
+
 @nox.session(name="real-kueue")
 def real_kueue(session: nox.Session) -> None:
     """AppWrappers beside the real Kueue, compiled once from Go modules: no part of the gate (KUBEBUILDER_ASSETS)."""
@@ -949,7 +956,7 @@ def beside(
     printed = str(session.run("python", "-m", *brings, silent=True))
     place = printed.strip().splitlines()[-1].removeprefix(f"export {variable}=")
     sync(session, "--package", member, "--group", "test")
-    session.run("pytest", "-n", "0", f"packages/{member}/tests/{tests}", env={variable: place})
+    session.run("pytest", "-n", "0", f"{MEMBERS[member]}/tests/{tests}", env={variable: place})
 
 
 @nox.session

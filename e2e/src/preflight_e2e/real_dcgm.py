@@ -7,11 +7,9 @@ check-dcgm's own tests run it (its `tests/test_real_engine.py`).
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +17,10 @@ from typing import Final
 
 from .images import COMPONENTS, ROOT
 from .program import leave
-from .sources import RigError, SourceError, checkout
+from .sources import RigError, checkout, kept_at, rig
 
 RIG = ROOT / "e2e/real-dcgm"
 CLIENT = ROOT / "packages/check-dcgm/dcgm/client.mk"
-KEPT = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "preflight/real-dcgm"
 NEEDED: Final = {
     "event2/event.h": "libevent-dev",
     "json/json.h": "libjsoncpp-dev",
@@ -33,17 +30,18 @@ NEEDED: Final = {
 """Header → Debian's package that has it."""
 
 
-def build(given: Mapping[str, Path], kept: Path = KEPT) -> Path:
+def build(given: Mapping[str, Path], kept: Path | None = None) -> Path:
     """The folder with bin (dcgmi, nv-hostengine, nvvs, plugins) and lib; ``given``: repositories
     to take sources from. Raises RigError, SourceError.
     """
     _refuse_incomplete()
+    kept = kept or kept_at("real-dcgm")
     [component] = [c for c in COMPONENTS if c.image == "preflight-dcgm-diag"]
     pinned = {source.name: source for source in component.sources}
     dcgm = pinned["dcgm-4"]
     whole = replace(dcgm, name="dcgm-4-engine", paths=(*dcgm.paths, "hostengine"))
     folders = {
-        name: checkout(source, given.get(name), kept / "sources")
+        name: checkout(source, given.get(name.removesuffix("-4")), kept / "sources")
         for name, source in {**pinned, "dcgm-4": whole}.items()
         if name in {"dcgm-4", "plog", "tclap", "fmt"}
     }
@@ -90,27 +88,7 @@ def _has_header(name: str) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; prints the folder, or exits 1 with one sentence."""
-    parser = argparse.ArgumentParser(prog="nox -s real-dcgm --", description=__doc__)
-    parser.add_argument(
-        "--source",
-        action="append",
-        default=[],
-        metavar="NAME=REPOSITORY",
-        help="a clone of dcgm, plog, tclap or fmt on this machine, instead of the public one",
-    )
-    args = parser.parse_args(argv)
-    given = {}
-    for pair in args.source:
-        name, equals, where = pair.partition("=")
-        if not equals or name not in {"dcgm", "dcgm-4", "plog", "tclap", "fmt"}:
-            parser.error(f"--source {pair}: not NAME=REPOSITORY with dcgm, plog, tclap or fmt.")
-        given["dcgm-4" if name == "dcgm" else name] = Path(where).resolve()
-    try:
-        print(build(given))
-    except (RigError, SourceError) as error:
-        print(f"real-dcgm: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return rig(argv, "real-dcgm", __doc__, ["dcgm", "plog", "tclap", "fmt"], build)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,13 @@ A commit's id is a hash over all of its content, so it does not matter where a c
 
 from __future__ import annotations
 
+import argparse
+import os
+import shutil
 import subprocess
+import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +87,57 @@ def checkout(source: PinnedSource, given: Path | None, kept: Path) -> Path:
         )
         (work / "files").rename(folder)
     return folder
+
+
+def kept_at(rig: str) -> Path:
+    """Where what a session compiles stays."""
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "preflight" / rig
+
+
+def compile_go(name: str, at: Path, log: Path, *options: str) -> None:
+    """Compile the Go program in the module at ``at`` by ``options`` of ``go build``, as slowly as
+    other work wants; what the compiler says goes to ``log``. Raises RigError.
+    """
+    if shutil.which("go") is None:
+        raise RigError(f"{name} cannot be compiled here: there is no go; install Go 1.26 or newer.")
+    words = ["nice", "-n", "19", "go", "build", "-p", "1", "-trimpath", *options]
+    static = {**os.environ, "CGO_ENABLED": "0"}
+    with log.open("a") as out:
+        done = subprocess.run(words, cwd=at, env=static, stdout=out, stderr=out, check=False)
+    if done.returncode != 0:
+        raise RigError(f"{name} does not compile here; the first error is in {log}.")
+
+
+def rig(
+    argv: Sequence[str] | None,
+    session: str,
+    about: str | None,
+    names: Sequence[str],
+    build: Callable[[Mapping[str, Path]], Path],
+) -> int:
+    """The command line of a session that compiles what others' sources make: prints the folder, or
+    exits 1 with one sentence. ``names``: of sources that may be given.
+    """
+    parser = argparse.ArgumentParser(prog=f"nox -s {session} --", description=about)
+    parser.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        metavar="NAME=REPOSITORY",
+        help=f"a clone of {' or '.join(names)} on this machine, instead of the public one",
+    )
+    given = {}
+    for pair in parser.parse_args(argv).source:
+        name, _, where = pair.partition("=")
+        if name not in names or not where:
+            parser.error(f"--source {pair}: not NAME=REPOSITORY with {' or '.join(names)}.")
+        given[name] = Path(where).resolve()
+    try:
+        print(build(given))
+    except (RigError, SourceError) as error:
+        print(f"{session}: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _git(source: PinnedSource, at: Path, *words: str) -> None:
