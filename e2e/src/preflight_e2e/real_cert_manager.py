@@ -23,7 +23,7 @@ CERT_MANAGER: Final = PinnedSource(
     version="v1.21.1",
     commit="24e33194fb39488eff2bbf10c6dc640f407cad44",
     license="Apache-2.0",
-    paths=("go.mod", "go.sum", "cmd", "internal", "pkg", "third_party", "deploy/crds"),
+    paths=("go.mod", "go.sum", "cmd", "internal", "pkg", "third_party", "test/unit", "deploy/crds"),
 )
 NAMES_VENAFI: Final = (
     "cmd/controller/app/start.go",
