@@ -258,8 +258,13 @@ def _empty(volumes: Sequence[Volume]) -> tuple[EmptyVolume, ...]:
     """The emptyDirs; of too many volumes the pod is denied anyway."""
     if len(volumes) > limits.ENTRIES:
         return ()
-    empty = [(each.name, of.medium) for each in volumes if (of := each.empty_dir) is not None]
-    return tuple([EmptyVolume(n, of == "Memory") for n, of in empty if len(n) <= limits.NAME])
+    return tuple(
+        [
+            EmptyVolume(each.name, of.medium == "Memory")
+            for each in volumes
+            if (of := each.empty_dir) is not None and len(each.name) <= limits.NAME
+        ]
+    )
 
 
 def _settings(container: Container) -> ContainerSettings:

@@ -218,10 +218,10 @@ def will_test(checks: Sequence[CheckConfig], pod: PodDevices) -> str:
     named += [(given.kind, f"claim {name}") for name, given in pod.claims.items()]
     if pod.annotation:
         named.append(("gpu", f"the GPUs of annotation {pod.annotation}"))
-    can = {"gpu", *(kind for check in checks for kind in check.supports)}
-    tested = ", ".join(text for kind, text in named if kind in can)
-    rest = ", ".join(text for kind, text in named if kind not in can | NO_GPU)
+    can = {"gpu"}.union(*[check.supports for check in checks])
+    tested = ", ".join([text for kind, text in named if kind in can])
+    rest = ", ".join([text for kind, text in named if kind not in can and kind not in NO_GPU])
     sentence = (
-        f"{', '.join(check.name for check in checks)} will test {tested} before the pod starts"
+        f"{', '.join([check.name for check in checks])} will test {tested} before the pod starts"
     )
     return f"{sentence}; {rest} cannot be tested by any of them." if rest else f"{sentence}."

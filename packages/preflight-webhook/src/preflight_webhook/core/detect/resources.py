@@ -17,7 +17,7 @@ import msgspec
 from preflight_kube.api.quantities import parse_quantity
 from preflight_proto.devices import IMPLICIT, may_be_gpus
 
-from preflight_webhook.api.types import Amount, ResourceRequirements
+from preflight_webhook.api.types import ResourceRequirements
 from preflight_webhook.config.config import Config
 
 COMPUTE: Final = ("cpu", "memory")
@@ -70,13 +70,6 @@ class ResourceTally(msgspec.Struct, gc=False):
     equal: int = 0
     largest: int = 0
 
-    def count(self, request: int, limit: int) -> None:
-        """Add one container's ``request`` and ``limit`` (nano-units; 0: none)."""
-        if limit > 0:
-            self.limited += 1
-            self.equal += request == limit
-        self.largest = max(self.largest, request)
-
 
 class InjectionPoint(NamedTuple):
     """Where checks stand among the init containers, and what the pod reserves as
@@ -124,14 +117,12 @@ def demands(resources: ResourceRequirements) -> tuple[Demand, ...]:
     Raises :class:`ValueError` with one sentence for an amount that is not a quantity.
     """
     requests, limits = resources.requests or {}, resources.limits or {}
-    demands = []
-    for resource in requests if requests.keys() == limits.keys() else {**requests, **limits}:
-        own, most = requests.get(resource), limits.get(resource)
-        limit = 0 if most is None else _nanos(most)
-        demands.append(
-            Demand(resource, limit if own is None or own == most else _nanos(own), limit)
-        )
-    return tuple(demands)
+    most = {resource: parse_quantity(str(amount)) for resource, amount in limits.items()}
+    least = most
+    if requests and requests != limits:
+        own = {resource: parse_quantity(str(amount)) for resource, amount in requests.items()}
+        least = {**most, **own}
+    return tuple([Demand(name, amount, most.get(name, 0)) for name, amount in least.items()])
 
 
 def effective_resources(
@@ -144,26 +135,24 @@ def effective_resources(
     among the init containers.
     """
     accounts = {name: ResourceTally() for name in names}
-    for position, step in enumerate(init):
-        for resource, request, limit in step.demands:
+    for position, demands in enumerate([*[step.demands for step in init], *containers]):
+        step = init[position] if position < len(init) else None
+        for resource, request, limit in demands:
             if (account := accounts.get(resource)) is None:
                 continue
-            account.count(request, limit)
-            for side, amount in ((account.requests, request), (account.limits, limit)):
+            if limit > 0:
+                account.limited += 1
+                account.equal += request == limit
+            account.largest = max(account.largest, request)
+            requests, limits = account.requests, account.limits
+            if step is None:
+                requests.running += request
+                limits.running += limit
+                continue
+            for side, amount in ((requests, request), (limits, limit)):
                 side.peak = max(side.peak, side.running + amount)  # only sidecars run so far
                 if step.sidecar:
                     side.running += amount
                     if position < place:
                         side.held += amount
-    for container in containers:
-        for resource, request, limit in container:
-            if (account := accounts.get(resource)) is None:
-                continue
-            account.count(request, limit)
-            account.requests.running += request
-            account.limits.running += limit
     return InjectionPoint(place, accounts)
-
-
-def _nanos(value: Amount) -> int:
-    return parse_quantity(value if isinstance(value, str) else str(value))

@@ -64,7 +64,9 @@ def profiled(pod: Pod) -> bool:
     if own and map_of(own.get("appArmorProfile")).get("type") == "Localhost":
         return True
     named = pod.metadata.annotations or {}
-    return any(named[key].startswith("localhost/") for key in named if key.startswith(_PROFILE))
+    return _PROFILE in "\n".join(named) and any(
+        named[key].startswith("localhost/") for key in named if key.startswith(_PROFILE)
+    )
 
 
 def misuse(pod: Pod, config: Config) -> str | None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from preflight_kube.api.jsonpatch import Operation, add
 from preflight_kube.api.quantities import (
     UNIT,
     fractional_cpu,
@@ -65,19 +65,19 @@ _FIELDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Injection:
+class Injection(msgspec.Struct):
     """What to add: ``containers`` at ``position`` among the init containers and ``last`` behind all
-    of them, ``volumes``, ``labels``, ``annotations``, and names of ``pull_secrets``; and what of
-    the workload did not come along, by ``warnings`` and ``unseen``."""
+    of them, ``volumes`` (operations on a pod that has some), ``labels``, ``annotations``, and names
+    of ``pull_secrets``; and what of the workload did not come along, by ``warnings`` and
+    ``unseen``."""
 
     position: int = 0
-    containers: list[msgspec.Raw] = field(default_factory=list)
-    last: list[msgspec.Raw] = field(default_factory=list)
-    volumes: list[msgspec.Raw] = field(default_factory=list)
-    pull_secrets: list[str] = field(default_factory=list)
-    labels: dict[str, str] = field(default_factory=dict)
-    annotations: dict[str, str] = field(default_factory=dict)
+    containers: list[msgspec.Raw] = []
+    last: list[msgspec.Raw] = []
+    volumes: list[Operation] = []
+    pull_secrets: list[str] = []
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     warnings: Sequence[str] = ()
     unseen: Sequence[UnreadEnvFrom] = ()
 
@@ -117,15 +117,17 @@ class PodResources(NamedTuple):
 
 class _Template(NamedTuple):
     """Parts that pods with the same :class:`WorkloadTraits` get. ``containers``: of each check, as
-    JSON up to its resources, which stand last; ``volumes``: by name, as JSON.
+    JSON up to its resources, which stand last; ``volumes``: by name, as they are added.
     """
 
     containers: list[bytes]
-    volumes: dict[str, msgspec.Raw]
+    volumes: dict[str, Operation]
     warnings: list[str]
     unseen: list[UnreadEnvFrom]
 
 
+_ALWAYS: Final = frozenset({"gpu", "network", "mirrored"})
+"""Kinds of devices that every check gets."""
 _Key = tuple[WorkloadTraits, tuple[tuple[CheckConfig, int | None], ...], Config]
 _templates: Final[SizedCache[_Key, _Template]] = SizedCache(1024 * 1024)
 
@@ -143,19 +145,21 @@ def inject(  # noqa: PLR0917
 
     ``gang_config_map``: the gang's, where the pod takes part in one.
     """
-    alike: dict[tuple[str, CheckResources, tuple[str, ...]], tuple[int | None, bytes]] = {}
+    granted: dict[tuple[str, tuple[str, ...]], _Granted] = {}
+    texts: dict[tuple[str, tuple[str, ...], CheckResources], bytes] = {}
     given = []
     for check in checks:
-        by = check.placement, check.resources, check.supports  # the same of most
-        if by not in alike:
-            amounts = _resources(config, check, resources)
-            alike[by] = _expected(amounts, resources.devices, workload), _encode(amounts)
-        given.append(alike[by])
-    expected = tuple([(check, gpus) for check, (gpus, _) in zip(checks, given, strict=True)])
+        like = check.placement, check.supports  # the same of most
+        if (own := granted.get(like)) is None:
+            own = granted[like] = _granted(config, check, resources, workload)
+        if (text := texts.get(by := (*like, check.resources))) is None:
+            text = texts[by] = _encode(_resources(check, resources, own))
+        given.append((check, own.gpus, text))
+    expected = tuple([(check, gpus) for check, gpus, _ in given])
     template = _template(workload, expected, config)
     placed: dict[str, list[msgspec.Raw]] = {"first": [], "last": []}
-    for check, text, (_, own) in zip(checks, template.containers, given, strict=True):
-        placed[check.placement].append(msgspec.Raw(b'%s,"resources":%s}' % (text, own)))
+    for container, (check, _, text) in zip(template.containers, given, strict=True):
+        placed[check.placement].append(msgspec.Raw(b'%s,"resources":%s}' % (container, text)))
     volumes = template.volumes
     if gang_config_map is not None:
         volumes = {**volumes, names.GANG_VOLUME: _gang_volume(gang_config_map)}
@@ -188,19 +192,19 @@ def _template(
         case = _Case(check, config, workload, expected, inherited, ipc_lock)
         template.containers.append(_encode(_container(case))[:-1])
         for volume in _volumes(case):
-            template.volumes[volume.name] = _named(volume.name, volume.source)
+            template.volumes[volume.name] = _added({"name": volume.name, **volume.source})
         if inherited is not None:
             template.warnings.extend(inherited.warnings)
             template.unseen.extend(inherited.unseen)
     for extra in extras.volumes([volume for check, _ in checks for volume in check.extra_volumes]):
-        template.volumes[extra["name"]] = msgspec.Raw(_encode(extra))
+        template.volumes[extra["name"]] = _added(extra)
     objects = CONTAINER * len(workload.settings) + ENTRY * len(workload.empty)
     about = workload.settings, workload.empty, template
     return _templates.put(key, template, 2048 + objects + len(_encode(about)))
 
 
-def _named(name: str, source: Mapping[str, Any]) -> msgspec.Raw:
-    return msgspec.Raw(_encode({"name": name, **source}))
+def _added(volume: Mapping[str, Any]) -> Operation:
+    return add("/spec/volumes/-", msgspec.Raw(_encode(volume)))
 
 
 def place(init: Sequence[StartStep], provider_globs: Sequence[str]) -> int:
@@ -209,60 +213,69 @@ def place(init: Sequence[StartStep], provider_globs: Sequence[str]) -> int:
     return max((i + 1 for i, c in enumerate(init) if matches(c.name, provider_globs)), default=0)
 
 
-def _resources(config: Config, check: CheckConfig, pod: PodResources) -> dict[str, Any]:
-    """Of the devices those that the check can test: beside whole GPUs a pod may have slices, which
-    would bend what it finds.
+class _Granted(NamedTuple):
+    """Devices that a check gets: amounts of resources, claims, and how many GPUs that makes, None
+    where it is not known: the variables may say which, and no resource how many.
+    """
+
+    amounts: dict[str, str]
+    claims: list[dict[str, str]]
+    gpus: int | None
+
+
+def _granted(
+    config: Config, check: CheckConfig, pod: PodResources, workload: WorkloadTraits
+) -> _Granted:
+    """Those that the check can test: beside whole GPUs a pod may have slices, which would bend what
+    it finds.
     """
     accounts = (pod.first if check.placement == "first" else pod.last).accounts
-    requests: dict[str, str] = {}
-    limits: dict[str, str] = {}
-    gets = {"gpu", "network", "mirrored", *check.supports}
+    amounts, claims, gpus, known = dict[str, str](), list[dict[str, str]](), 0, True
     for name, (kind, reserved) in pod.devices.resources.items():
-        if kind not in gets or not reserved:
+        if kind not in _ALWAYS and kind not in check.supports:
             continue
         account = accounts[name]
-        room = reserved - account.requests.held // UNIT
+        room = (reserved or 0) - account.requests.held // UNIT
         if config.gpu_count == "max":
             room = min(room, account.largest // UNIT)
-        if room > 0:
-            requests[name] = limits[name] = str(room)
-    guaranteed = not pod.own and all(accounts[name].equal == pod.containers for name in COMPUTE)
+        if room <= 0:
+            continue
+        amounts[name] = str(room)
+        if kind == "gpu":
+            gpus += room
+        elif kind != "network":  # how many devices that makes, nobody knows here
+            known = False
+    for name, (kind, number) in pod.devices.claims.items():
+        if kind in _ALWAYS or kind in check.supports:
+            claims.append({"name": name})
+            if kind not in NO_GPU:
+                gpus, known = gpus + (number or 0), known and number is not None
+    return _Granted(
+        amounts, claims, gpus if known and (gpus or not workload.named_devices) else None
+    )
+
+
+def _resources(check: CheckConfig, pod: PodResources, granted: _Granted) -> dict[str, Any]:
+    """Resources of the check's container."""
+    accounts = (pod.first if check.placement == "first" else pod.last).accounts
+    requests, limits = dict(granted.amounts), dict(granted.amounts)
+    everyone = pod.containers
+    guaranteed = not pod.own and accounts["cpu"].equal == accounts["memory"].equal == everyone
     for name, most in zip(COMPUTE, _most(check), strict=True):
         account = accounts[name]
         if name in pod.own:
             request, limit = _within(name, account, pod.own[name], most)
         else:
-            request, limit = _compute(name, account, pod.containers, most, guaranteed=guaranteed)
-        if request > 0 or limit > 0:  # a limit alone would be a request, too
-            requests[name] = quantity_text(request)
-        if limit > 0:
-            limits[name] = requests[name] if limit == request else quantity_text(limit)
-    claims = [{"name": name} for name, claim in pod.devices.claims.items() if claim.kind in gets]
-    resources = {"requests": requests, "limits": limits, "claims": claims}
+            bound = account.limits.room if account.limited == everyone else None
+            larger = account.largest if guaranteed else None
+            request, limit = _compute(name, account.requests.room, bound, most, larger)
+        if request:
+            requests[name] = request
+        if limit:
+            limits[name] = limit
+    resources = {"requests": requests, "limits": limits, "claims": granted.claims}
     # What is empty does not come back from the API server.
     return {key: value for key, value in resources.items() if value}
-
-
-def _expected(
-    resources: Mapping[str, Any], devices: PodDevices, workload: WorkloadTraits
-) -> int | None:
-    """How many GPUs a check is given, None when that is not known: the variables may say which, and
-    no resource how many.
-    """
-    total = 0
-    limits = resources.get("limits", {})
-    for name, (kind, _) in devices.resources.items():
-        if kind != "network" and name in limits:
-            if kind != "gpu":  # how many devices that makes, nobody knows here
-                return None
-            total += int(limits[name])
-    for claim in resources.get("claims", ()):
-        kind, count = devices.claims[claim["name"]]
-        if kind not in NO_GPU:
-            if count is None:
-                return None
-            total += count
-    return None if workload.named_devices and not total else total
 
 
 @lru_cache(maxsize=256)
@@ -276,38 +289,36 @@ def _most(check: CheckConfig) -> list[tuple[int | None, int | None]]:
     return [(request, limit) for request, limit in read]
 
 
+@lru_cache(maxsize=1024)
 def _compute(
     name: str,
-    account: ResourceTally,
-    everyone: int,
+    room: int,
+    bound: int | None,
     most: tuple[int | None, int | None],
-    *,
-    guaranteed: bool,
-) -> tuple[int, int]:
-    """(request, limit) of CPU or memory within the pod's room, and no more than ``most``; 0 means
-    unset.
+    largest: int | None,
+) -> tuple[str, str]:
+    """(request, limit) of CPU or memory within the pod's ``room``, and no more than ``most``; empty
+    means unset. ``bound``: the room below the limits, where all containers have one; ``largest``:
+    the most that one of them requests, of a Guaranteed pod.
     """
-    request, limit = _at_most(account.requests.room, most[0]), 0
-    if account.limited == everyone:
+    request, limit = _at_most(room, most[0]), 0
+    if bound is not None:
         # A quota on limits counts them like requests, and refuses a container without one.
-        limit = _at_most(account.limits.room, most[1])
+        limit = _at_most(bound, most[1])
         request = min(request, limit)
-    whole = whole_millicores if name == "cpu" else whole_bytes
-    if guaranteed:
-        limit = min(request, limit)
+    if largest is not None:
         # Whole cores of a Guaranteed pod are pinned. As many as one container of the workload gets
         # are there for it anyway; the sum of several may not be, and the kubelet would refuse the
         # pod.
-        if name == "cpu" and limit != account.largest:
-            limit = fractional_cpu(limit)
-        limit = whole(limit)
-        return limit, limit
-    return whole(request), whole(limit)
+        if name == "cpu" and request != largest:
+            request = fractional_cpu(request)
+        limit = request
+    return _written(name, request, limit)
 
 
 def _within(
     name: str, account: ResourceTally, own: Demand, most: tuple[int | None, int | None]
-) -> tuple[int, int]:
+) -> tuple[str, str]:
     """(request, limit) of a check in a pod whose own resources say what it costs and which QoS
     class it has.
 
@@ -315,11 +326,20 @@ def _within(
     hold it to ``most``. Together, containers may request no more than the pod, and each is limited
     to no more than it.
     """
-    whole = whole_millicores if name == "cpu" else whole_bytes
     limit = 0 if most[1] is None else min(most[1], own.limit or most[1])
     least = [bound for bound in (most[0], limit) if bound]
     request = max(min(*least, own.request - account.requests.held), 0) if least else 0
-    return whole(request), whole(limit)
+    return _written(name, request, limit)
+
+
+def _written(name: str, request: int, limit: int) -> tuple[str, str]:
+    """A limit alone would be a request, too."""
+    whole = whole_millicores if name == "cpu" else whole_bytes
+    request, limit = whole(request), whole(limit)
+    most = quantity_text(limit) if limit > 0 else ""
+    if request == limit:
+        return most, most
+    return quantity_text(request) if request > 0 or most else "", most
 
 
 def _at_most(amount: int, most: int | None) -> int:
@@ -415,13 +435,14 @@ def _volumes(case: _Case) -> Iterator[_Volume]:
         yield _Volume(names.SHM_VOLUME, names.SHM_DIR, memory, read_only=False)
 
 
-def _gang_volume(config_map: str) -> msgspec.Raw:
+def _gang_volume(config_map: str) -> Operation:
     """The annotations stand last: of two sources with one file name the kubelet takes the later,
     and the annotation alone decides. Roster and topology are in one volume, so that the check sees
     both or neither.
     """
     roster = {"configMap": {"name": config_map, "optional": True}}
-    return _named(names.GANG_VOLUME, _projected(roster, {"downwardAPI": {"items": _GANG_FILES}}))
+    files = _projected(roster, {"downwardAPI": {"items": _GANG_FILES}})
+    return _added({"name": names.GANG_VOLUME, **files})
 
 
 def _container(case: _Case) -> dict[str, Any]:

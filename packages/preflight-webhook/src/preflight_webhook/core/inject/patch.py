@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,24 +41,28 @@ def fresh(injection: Injection, there: Present) -> list[Operation]:
     elif containers := injection.containers + injection.last:
         patch.append(add("/spec/initContainers", containers))
     secrets = [{"name": name} for name in injection.pull_secrets]
+    if there.pull_secrets:
+        patch += [add("/spec/imagePullSecrets/-", secret) for secret in secrets]
+    elif secrets:
+        patch.append(add("/spec/imagePullSecrets", secrets))
+    if there.volumes:
+        patch += injection.volumes
+    elif injection.volumes:
+        patch.append(add("/spec/volumes", [volume["value"] for volume in injection.volumes]))
     for key, entries, has in (
-        ("imagePullSecrets", secrets, there.pull_secrets),
-        ("volumes", injection.volumes, there.volumes),
+        ("labels", injection.labels, there.labels),
+        ("annotations", injection.annotations, there.annotations),
     ):
         if has:
-            path = f"/spec/{key}/-"
-            patch += [add(path, entry) for entry in entries]
+            patch += [add(_entry(key, name), value) for name, value in entries.items()]
         elif entries:
-            patch.append(add(f"/spec/{key}", entries))
-    patch += _entries("labels", injection.labels, there=there.labels)
-    patch += _entries("annotations", injection.annotations, there=there.annotations)
+            patch.append(add(f"/metadata/{key}", entries))
     return patch
 
 
-def _entries(key: str, entries: Mapping[str, str], *, there: bool) -> list[Operation]:
-    if there:
-        return [add(f"/metadata/{key}{pointer(k)}", value) for k, value in entries.items()]
-    return [add(f"/metadata/{key}", entries)] if entries else []
+@lru_cache(maxsize=64)  # all of them ours
+def _entry(key: str, name: str) -> str:
+    return pointer("metadata", key, name)
 
 
 def rebuilt(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Operation]:
