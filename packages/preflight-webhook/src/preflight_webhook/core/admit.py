@@ -43,7 +43,7 @@ from preflight_webhook.core.detect.devices import (
     Ref,
     detects,
     devices_of,
-    gives_gpus,
+    given_by,
     ref,
     will_test,
 )
@@ -153,8 +153,7 @@ def decide(
         if problem:
             return Decision("denied", problem)
     if claims is None and looked_up and pod.spec.resource_claims:
-        refs = [wanted for entry in pod.spec.resource_claims if (wanted := ref(entry))]
-        needs = tuple(dict.fromkeys(refs))
+        needs = tuple(dict.fromkeys([of for _, of in _named(pod) if of]))
         claims = recall(needs) if needs and recall is not None else None
         if needs and claims is None:
             return Decision("needs-claims", _CLAIMS_FIRST, needs=needs)
@@ -224,7 +223,7 @@ def _facts(
     containers, init, secrets = spec.containers, spec.init_containers, spec.image_pull_secrets
     gang, annotations = identify(pod, config.gang_discovery), metadata.annotations or {}
     everyone = () if not inheriting(config) else [*containers, *init] if init else containers
-    named = [(e, ref(e)) for e in spec.resource_claims or ()] if detects(config) else ()
+    named = _named(pod) if detects(config) and spec.resource_claims else ()
     # By position, as it is made for every pod: keywords would take five times as long.
     return DecisionKey(
         tuple([(c.name, bytes(c.resources), c.restart_policy) for c in init]) if init else (),
@@ -245,13 +244,21 @@ def _facts(
         ordered(pod, gang, config.gang_discovery) if gang else "",
         tuple([_settings(c) for c in everyone]),
         tuple([secret.name for secret in secrets]) if secrets else (),
-        tuple([(entry.name, of, claims.get(of) if of else None) for entry, of in named]),
+        tuple([(name, of, claims.get(of) if of else None) for name, of in named]),
         confined,
         _empty(spec.volumes) if everyone and spec.volumes else (),
         redirects(pod, namespace, config),
         config.device_variables.enabled and config.device_variables.claim_annotation in annotations,
         reserved.profiled(pod),
     )
+
+
+def _named(pod: Pod) -> list[tuple[str, Ref | None]]:
+    """The claims of the pod: their names in it, and which they are."""
+    return [
+        (entry.name, ref(entry.resource_claim_name, entry.resource_claim_template_name))
+        for entry in pod.spec.resource_claims or ()
+    ]
 
 
 def _empty(volumes: Sequence[Volume]) -> tuple[EmptyVolume, ...]:
@@ -400,9 +407,10 @@ def _who_gets_gpus(
     asked: Sequence[tuple[tuple[Demand, ...], tuple[str, ...]]], devices: PodDevices
 ) -> tuple[bool, ...]:
     """Of each container, then of each init container."""
+    claimed, of_gpus = {*devices.gpu_claims}, devices.gpus
     gets = [
-        any(request and resource in devices.gpus for resource, request, _ in wanted)
-        or any(name in devices.gpu_claims for name in claims)
+        bool([r for r, request, _ in wanted if request and r in of_gpus])
+        or not claimed.isdisjoint(claims)
         for wanted, claims in asked
     ]
     if devices.annotation and gets:
@@ -447,10 +455,10 @@ def _known_claims(facts: DecisionKey, config: Config) -> dict[str, SeenClaim]:
     """What was known of the pod's claims."""
     return {
         name: SeenClaim(
-            kind=which.kind if which is not None else "",
-            name=which.name if which is not None else "",
-            uid=claim.uid if claim is not None else "",
-            gpu=gives_gpus(claim, config),
+            kind=which.kind if which else "",
+            name=which.name if which else "",
+            uid=claim.uid if claim else "",
+            gpu=given_by(claim, config).gpu,
         )
         for name, which, claim in facts.claims
     }

@@ -80,28 +80,23 @@ class Decision(msgspec.Struct):
     @property
     def label(self) -> str:
         """The result with its reason, where all checks were left out for the same one."""
-        reasons = (
-            {skip.reason for skip in self.skipped}
-            if self.result in {"no-checks", "stamped"}
-            else set()
-        )
+        if self.result not in {"no-checks", "stamped"}:
+            return self.result
+        reasons = {skip.reason for skip in self.skipped}
         return f"{self.result}-{reasons.pop()}" if len(reasons) == 1 else self.result
 
     @property
     def response(self) -> Response:
         """What the API server is answered."""
         if self.answer is None:
-            self.answer = self._response()
+            self.answer = Response(
+                allowed=not self.denied,
+                patch=msgspec.Raw(self.encoded or b""),
+                message=shown(self.message, MOST_TEXT) if self.denied else "",
+                warnings=[shown(warning, MOST_TEXT) for warning in self.warnings],
+                result=self.label,
+            )
         return self.answer
-
-    def _response(self) -> Response:
-        return Response(
-            allowed=not self.denied,
-            patch=msgspec.Raw(self.encoded or b""),
-            message=shown(self.message, MOST_TEXT) if self.denied else "",
-            warnings=[shown(warning, MOST_TEXT) for warning in self.warnings],
-            result=self.label,
-        )
 
     @property
     def denied(self) -> bool:

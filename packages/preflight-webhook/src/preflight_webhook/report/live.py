@@ -96,7 +96,7 @@ async def needed(pod: FoundPod, client: Client) -> dict[Ref, DeviceClaim | None]
     :class:`~preflight_kube.errors.KubeError`.
     """
     known, kinds = {}, RESTMapper(client)
-    for ref in references(pod.pod):
+    for ref in filter(None, references(pod.pod)):
         path = await kinds.newest(GROUP, VERSIONS, ref.kind, pod.namespace)
         claim = await client.get_or_none(f"{path}/{ref.name}", dict) if path is not None else None
         known[ref] = None if claim is None else read_claim(claim)

@@ -161,27 +161,25 @@ def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(config)
     if "checks" not in merged and common.get("checks") is not None:
         merged["checks"] = common["checks"]
-    if isinstance(sources := common.get("gangSources"), list) and sources:
-        discovery = merged.get("gangDiscovery") or {}
-        if isinstance(discovery, dict) and isinstance(discovery.get("sources") or [], list):
-            merged["gangDiscovery"] = {
-                **discovery,
-                "sources": [*(discovery.get("sources") or []), *sources],
-            }
-    if label := common.get("instanceTypeLabel"):
-        topology = merged.get("ncclTopology") or {}
-        if isinstance(topology, dict):
-            merged["ncclTopology"] = {**topology, "instanceTypeLabel": label}
-    if isinstance(classes := common.get("networkDeviceClasses"), list):
-        network = merged.get("networkDetection") or {}
-        if isinstance(network, dict) and isinstance(network.get("deviceClasses") or [], list):
-            listed = [*(network.get("deviceClasses") or []), *classes]
-            merged["networkDetection"] = {**network, "deviceClasses": listed}
-    if resource := common.get("gpuClaimResource"):
-        variables, detection = merged.get("deviceVariables") or {}, merged.get("gpuDetection") or {}
-        if isinstance(variables, dict) and isinstance(detection, dict):
-            merged["deviceVariables"] = {"enabled": True, "resourceName": resource, **variables}
-            listed = detection.get("resourceNames", ["nvidia.com/gpu"])
-            if isinstance(listed, list) and resource not in listed:
-                merged["gpuDetection"] = {**detection, "resourceNames": [*listed, resource]}
+    _append(merged, "gangDiscovery", "sources", common.get("gangSources"))
+    _append(merged, "networkDetection", "deviceClasses", common.get("networkDeviceClasses"))
+    topology = merged.get("ncclTopology") or {}
+    if (label := common.get("instanceTypeLabel")) and isinstance(topology, dict):
+        merged["ncclTopology"] = {**topology, "instanceTypeLabel": label}
+    variables, detection = merged.get("deviceVariables") or {}, merged.get("gpuDetection") or {}
+    resource = common.get("gpuClaimResource")
+    if resource and isinstance(variables, dict) and isinstance(detection, dict):
+        merged["deviceVariables"] = {"enabled": True, "resourceName": resource, **variables}
+        listed = detection.get("resourceNames", ["nvidia.com/gpu"])
+        if isinstance(listed, list) and resource not in listed:
+            merged["gpuDetection"] = {**detection, "resourceNames": [*listed, resource]}
     return merged
+
+
+def _append(merged: dict[str, Any], section: str, key: str, more: object) -> None:
+    """What stands there already, of another shape too, is the configuration's to refuse."""
+    there = merged.get(section) or {}
+    if isinstance(more, list) and more and isinstance(there, dict):
+        listed = there.get(key) or []
+        if isinstance(listed, list):
+            merged[section] = {**there, key: [*listed, *more]}

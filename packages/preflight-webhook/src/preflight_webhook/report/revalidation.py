@@ -23,7 +23,7 @@ from preflight_webhook.api.types import Metadata, Pod, PodSpec
 from preflight_webhook.config.config import Config
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import Decision
-from preflight_webhook.core.detect.devices import DeviceClaim, Ref, gives_gpus, read_claim
+from preflight_webhook.core.detect.devices import DeviceClaim, Ref, given_by, read_claim
 from preflight_webhook.core.detect.resources import kind, matches
 from preflight_webhook.core.gang import identify
 from preflight_webhook.core.inject.injection import SECURITY
@@ -215,12 +215,8 @@ def without_gpus(pod: Object, known: Mapping[Ref, DeviceClaim | None], config: C
     its claims ask for.
     """
     entries = maps(pod["spec"].get("resourceClaims"))
-    gpus = {
-        entry.get("name")
-        for entry in entries
-        for ref in references({"spec": {"resourceClaims": [entry]}})
-        if gives_gpus(known.get(ref), config)
-    }
+    named = zip(entries, references(pod), strict=True)
+    gpus = {entry.get("name") for entry, of in named if of and given_by(known.get(of), config).gpu}
 
     def rest(claims: object) -> list[Object]:
         return [each for each in maps(claims) if each.get("name") not in gpus]

@@ -15,13 +15,7 @@ from preflight_kube.cli.commands import BadInput
 from preflight_proto.policy import KIND as POLICY
 from preflight_proto.policy import PreflightConfig
 
-from preflight_webhook.core.detect.devices import (
-    CLAIMS,
-    TEMPLATES,
-    DeviceClaim,
-    Ref,
-    read_claim,
-)
+from preflight_webhook.core.detect.devices import DeviceClaim, Ref, read_claim, ref
 
 __all__ = ["Object"]
 
@@ -100,17 +94,11 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[FoundPod], lis
     return pods, problems
 
 
-def references(pod: Object) -> list[Ref]:
-    """The claims and templates that a pod names."""
-    return [
-        Ref(plural, str(entry[key]))
-        for entry in maps(map_of(pod.get("spec")).get("resourceClaims"))
-        for key, plural in (
-            ("resourceClaimTemplateName", TEMPLATES),
-            ("resourceClaimName", CLAIMS),
-        )
-        if entry.get(key)
-    ]
+def references(pod: Object) -> list[Ref | None]:
+    """By each entry of a pod's claims, the claim or template that it names."""
+    entries = maps(map_of(pod.get("spec")).get("resourceClaims"))
+    keys = "resourceClaimName", "resourceClaimTemplateName"
+    return [ref(*[str(entry.get(key) or "") for key in keys]) for entry in entries]
 
 
 def _policy(item: Object) -> PreflightConfig:

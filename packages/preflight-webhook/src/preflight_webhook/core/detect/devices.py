@@ -5,13 +5,13 @@ they are here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 from preflight_kube.api.quantities import UNIT
 from preflight_kube.api.workloads.model import map_of
 from preflight_proto.devices import DeviceRequest, is_for_gpus, requests_of
 
-from preflight_webhook.api.types import ClaimEntry
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.core.detect.resources import COMPUTE, ResourceTally, kind, matches
 
@@ -58,11 +58,11 @@ class ClaimDevices(NamedTuple):
     mirrored: bool = False
 
 
-def ref(entry: ClaimEntry) -> Ref | None:
+def ref(claim: str | None, template: str | None) -> Ref | None:
     """What an entry of `spec.resourceClaims` names, or None when that is nothing known here."""
-    if entry.resource_claim_template_name:
-        return Ref(TEMPLATES, entry.resource_claim_template_name)
-    return Ref(CLAIMS, entry.resource_claim_name) if entry.resource_claim_name else None
+    if template:
+        return Ref(TEMPLATES, template)
+    return Ref(CLAIMS, claim) if claim else None
 
 
 def detects(config: Config) -> bool:
@@ -90,25 +90,16 @@ def _user(reserved: Any) -> str:
     return str(first.get("name") or "another") if first else ""
 
 
-def gives_gpus(claim: DeviceClaim | None, config: Config) -> bool:
-    """Tell whether ``claim`` is for GPUs; None is one that does not exist.
+def given_by(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
+    """Devices that the configured classes make of ``claim``; None is one that does not exist.
+    Administrative access gives a pod no device of its own.
 
     A request that may be met by GPUs or by something else is for GPUs: the scheduler decides, and
     it may decide for them.
     """
-    classes = config.gpu_detection.device_classes
-    if claim is None or not classes:  # without classes no claim is for GPUs
-        return bool(classes) and config.unresolved_claims != "allow"
-    return any(is_for_gpus(r.classes, classes, admin=r.admin) for r in claim.requests)
-
-
-def given_by(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
-    """Devices that the configured classes make of ``claim``; None is one that does not exist.
-    Administrative access gives a pod no device of its own.
-    """
-    if claim is None:
-        return ClaimDevices(gpu=gives_gpus(claim, config), network=False, gpus=None)
     classes, nics = config.gpu_detection.device_classes, config.network_detection.device_classes
+    if claim is None:  # without classes no claim is for GPUs
+        return ClaimDevices(bool(classes) and config.unresolved_claims != "allow", False, None)
     gpu = network = mirrored = False
     total: int | None = 0
     for names, amount, admin in claim.requests:
@@ -124,7 +115,12 @@ def given_by(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
 
 def _all_like(names: tuple[str, ...], globs: tuple[str, ...]) -> bool:
     """Tell whether, whichever alternative the scheduler takes, it is of these classes."""
-    return bool(names and globs) and all(matches(name, globs) for name in names)
+    return bool(names and globs) and all(_like(name, globs) for name in names)
+
+
+@lru_cache(maxsize=1024)  # of classes, whose names an API server has taken
+def _like(name: str, globs: tuple[str, ...]) -> bool:
+    return matches(name, globs)
 
 
 class CountedDevices(NamedTuple):
@@ -202,14 +198,10 @@ def devices_of(
 
 def _shared(which: Ref | None, claim: DeviceClaim | None, config: Config) -> bool:
     """Whether the GPUs of a claim count as shared with other pods."""
-    by_name = which is not None and which.kind == "ResourceClaim"
-    match config.gpu_detection.shared_claims:
-        case "skip":
-            return by_name
-        case "auto":
-            return by_name and claim is not None and bool(claim.used_by)
-        case _:
-            return False
+    if which is None or which.plural != CLAIMS:
+        return False
+    how = config.gpu_detection.shared_claims
+    return how == "skip" or (how == "auto" and claim is not None and bool(claim.used_by))
 
 
 def will_test(checks: Sequence[CheckConfig], pod: PodDevices) -> str:

@@ -130,26 +130,17 @@ def accepted(wanted: dict[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """The pod as it is ``wanted``, with what the API server's own admission has written into our
     containers as they are ``now``: in the end it refuses a pod without that.
     """
-    there = {
-        container.get("name"): container for container in now["spec"].get("initContainers") or ()
-    }
-    for i, built in enumerate(wanted["spec"].get("initContainers") or ()):
-        if str(built.get("name", "")).startswith(CONTAINER_PREFIX):
-            wanted["spec"]["initContainers"][i] = _accepted(built, there.get(built["name"]) or {})
+    sent = {each.get("name"): each for each in now["spec"].get("initContainers") or ()}
+    for built in wanted["spec"].get("initContainers") or ():
+        if not str(built.get("name", "")).startswith(CONTAINER_PREFIX):
+            continue
+        there = sent.get(built["name"]) or {}
+        if there.get(_PULL) == "Always":  # AlwaysPullImages
+            built[_PULL] = "Always"
+        _add(built, there, "securityContext")
+        for side in ("requests", "limits"):
+            _add(built["resources"], map_of(there.get("resources")), side)
     return wanted
-
-
-def _accepted(built: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-    container = {**built}
-    if sent.get(_PULL) == "Always":  # AlwaysPullImages
-        container[_PULL] = "Always"
-    _add(container, sent, "securityContext")
-    resources = {**map_of(built.get("resources"))}
-    for side in ("requests", "limits"):
-        _add(resources, map_of(sent.get("resources")), side)
-    if resources:
-        container["resources"] = resources
-    return container
 
 
 def _add(to: dict[str, Any], sent: Mapping[str, Any], key: str) -> None:

@@ -200,7 +200,7 @@ def _template(
         template.volumes[extra["name"]] = _added(extra)
     objects = CONTAINER * len(workload.settings) + ENTRY * len(workload.empty)
     about = workload.settings, workload.empty, template
-    return _templates.put(key, template, 2048 + objects + len(_encode(about)))
+    return _templates.put(key, template, 4096 + objects + len(_encode(about)))
 
 
 def _added(volume: Mapping[str, Any]) -> Operation:
