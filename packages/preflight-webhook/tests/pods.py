@@ -1,13 +1,25 @@
-"""Generated pods, and an independent reckoning of what a pod costs."""
+"""Pods, reviews of them, generated pods, and an independent reckoning of what a pod costs."""
 
 from __future__ import annotations
 
+import copy
+import json
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+import jsonpatch
 from hypothesis import strategies as st
+from preflight_webhook.config.config import Config
+from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision
+from preflight_webhook.core.detect.devices import DeviceClaim, Ref
 
 GPU = "nvidia.com/gpu"
+GPU_POD: dict[str, Any] = {
+    "metadata": {"name": "p"},
+    "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": {GPU: "1"}}}]},
+}
 UNITS = {
     "m": Fraction(1, 1000),
     "Mi": Fraction(2**20),
@@ -18,6 +30,27 @@ UNITS = {
     "M": Fraction(10**6),
     "G": Fraction(10**9),
 }
+
+
+def review(pod: object = GPU_POD, **request: Any) -> dict[str, Any]:
+    """As an API server asks about it."""
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    about = {"uid": "u-1", "kind": kind, "operation": "CREATE", "namespace": "ml", "object": pod}
+    head = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
+    return {**head, "request": {**about, **request}}
+
+
+def judged(
+    pod: dict[str, Any],
+    config: Config,
+    claims: Mapping[Ref, DeviceClaim | None] | None = None,
+    *,
+    namespace: str = "ml",
+    confined: bool = False,
+) -> tuple[Decision, dict[str, Any]]:
+    """(what is decided about the pod, the pod as it is created then)."""
+    decision = decide(json.dumps(pod).encode(), namespace, config, claims, confined=confined)
+    return decision, jsonpatch.apply_patch(copy.deepcopy(pod), decision.patch)
 
 
 def amount(text: str | int) -> Fraction:

@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import trustme
+from pods import GPU_POD, review
 from preflight_testing.apiserver import ASSETS, ApiServer, assets, version
 
 ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
@@ -38,24 +40,70 @@ PATIENCE = 300.0
 @dataclass(frozen=True)
 class Webhook:
     """``preflight-webhook serve``. ``bundle``: its authority, as a MutatingWebhookConfiguration
-    holds it.
+    holds it; ``told``: what it has written to stdout and stderr.
     """
 
     process: subprocess.Popen[bytes]
     port: int
     plain: str
+    told: Path
     bundle: str = ""
 
     @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}/mutate-pod"
 
+    @property
+    def trust(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cadata=base64.b64decode(self.bundle).decode())
 
-def write_certificate(authority: trustme.CA, folder: Path) -> None:
-    """A leaf for this machine, as the server reads it."""
-    leaf = authority.issue_cert("127.0.0.1", "localhost")
+    def post(self, body: bytes | dict[str, Any], path: str = "") -> httpx.Response:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        head = {"content-type": "application/json"}
+        return httpx.post(
+            self.url + path, content=content, headers=head, verify=self.trust, timeout=120
+        )
+
+    def answered(self, pod: object = GPU_POD, **request: Any) -> dict[str, Any]:
+        answer = self.post(review(pod, **request))
+        assert answer.status_code == 200, answer.text
+        response: dict[str, Any] = answer.json()["response"]
+        return response
+
+    def injected(self) -> list[str]:
+        patch = json.loads(base64.b64decode(self.answered()["patch"]))
+        return [container["name"] for container in patch[0]["value"]]
+
+    def probed(self, path: str) -> httpx.Response:
+        # Without authorities, which take a while to read.
+        return httpx.get(self.plain + path, verify=False, trust_env=False, timeout=120)
+
+    def metric(self, name: str) -> float:
+        lines = self.probed("/metrics").text.splitlines()
+        return next((float(line.split()[-1]) for line in lines if line.startswith(name + " ")), 0.0)
+
+    def wait_for(self, name: str, value: float) -> None:
+        wait_until(lambda: self.metric(name) == value, self.process)
+
+    def memory(self, what: str = "VmRSS") -> int:
+        """Bytes."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{what}:"))
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.told.read_text().splitlines()]
+
+
+def write_certificate(
+    authority: trustme.CA, folder: Path, begins: float = -1, ends: float = 30
+) -> trustme.LeafCert:
+    """A leaf for this machine, as the server reads it, valid for days from now."""
+    now = datetime.now(UTC)
+    begin, end = now + timedelta(begins), now + timedelta(ends)
+    leaf = authority.issue_cert("127.0.0.1", "localhost", not_before=begin, not_after=end)
     leaf.private_key_pem.write_to_path(folder / "tls.key")
     leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+    return leaf
 
 
 def rewrite(file: Path, text: str) -> None:
@@ -81,29 +129,21 @@ def webhook(
     file = folder / "config.yaml"
     if not file.exists():  # replicas may share a folder
         file.write_text(config)
-    command = [sys.executable, *program, "serve", "--config", str(file)]
-    command += [
-        "--cert-dir",
-        str(folder),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--plain-port",
-        "0",
-        *options,
-    ]
+    folders = ["--config", str(file), "--cert-dir", str(folder), "--host", "127.0.0.1"]
+    command = [sys.executable, *program, "serve", *folders, "--port", "0", "--plain-port", "0"]
     environ = {**os.environ, **({"KUBECONFIG": str(kubeconfig)} if kubeconfig is not None else {})}
     told = folder / f"told-{time.monotonic_ns()}"
     with told.open("wb") as out:  # no pipe: nobody reads it
-        process = subprocess.Popen(command, stdout=out, env=environ)
+        process = subprocess.Popen(
+            [*command, *options], stdout=out, stderr=subprocess.STDOUT, env=environ
+        )
     try:
         wait_until(lambda: bool(ports(told.read_text().splitlines(keepends=True))), process)
         port, plain = ports(told.read_text().splitlines(keepends=True))
         bundle = (
             base64.b64encode(authority.cert_pem.bytes()).decode() if authority is not None else ""
         )
-        yield Webhook(process, port, f"http://127.0.0.1:{plain}", bundle)
+        yield Webhook(process, port, f"http://127.0.0.1:{plain}", told, bundle)
     finally:
         process.kill()
         process.wait()

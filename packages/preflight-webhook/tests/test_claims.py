@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 import time
 from typing import Any
 
-import jsonpatch
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pods import judged as decided
 from preflight_kube.errors import NotFound
 from preflight_proto.admitted import SeenClaim, decode_admitted, swapped
 from preflight_proto.devices import VERSIONS
@@ -147,8 +146,7 @@ def pod_with(*names: str, limits: dict[str, str] | None = None) -> dict[str, Any
 def judged(
     pod: dict[str, Any], config: Config = CONFIG, known: dict[Ref, DeviceClaim | None] | None = None
 ) -> tuple[Decision, dict[str, Any]]:
-    decision = decide(json.dumps(pod).encode(), "ml", config, KNOWN if known is None else known)
-    return decision, jsonpatch.apply_patch(copy.deepcopy(pod), decision.patch)
+    return decided(pod, config, KNOWN if known is None else known)
 
 
 def test_gpu_and_network_claims_are_referenced_whole_and_others_are_not() -> None:

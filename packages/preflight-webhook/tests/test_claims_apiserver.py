@@ -5,9 +5,6 @@ Security level.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +16,13 @@ import httpx
 import pytest
 import trustme
 import yaml
+from pods import GPU_POD
 from preflight_proto import policy
 from preflight_proto.devices import VERSIONS
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import GANG as GANG_CHART
 from preflight_webhook.core.detect.devices import read_claim
+from said import said
 from served import Webhook, api_server, asking, client_of, entry
 from served import webhook as serving
 
@@ -265,35 +264,26 @@ def test_without_reports_a_checked_pod_passes_the_pod_security_level(
     assert "report nothing" in answer.headers["warning"]
 
 
+def explained(cluster: Cluster, folder: Path, config: str, what: str) -> str:
+    """What `explain --live` says of an object."""
+    (folder / "config.yaml").write_text(config)
+    more = ["-n", "open", "--config", str(folder / "config.yaml")]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        done = said("explain", "--live", what, *more)
+    assert done.status == 0, done.err
+    return done.out
+
+
 def test_a_live_pod_template_is_explained_with_its_claims(cluster: Cluster, tmp_path: Path) -> None:
     pod = cluster.pod("open", "gpus").json()
     spec = {key: pod["spec"][key] for key in ("containers", "resourceClaims")}
-    job = {
-        "metadata": {"name": "train"},
-        "spec": {"template": {"spec": {"restartPolicy": "Never", **spec}}},
-    }
+    template = {"spec": {"restartPolicy": "Never", **spec}}
+    job = {"metadata": {"name": "train"}, "spec": {"template": template}}
     assert cluster.create("open", "jobs", job, "/apis/batch/v1").status_code == 201
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    command = [
-        sys.executable,
-        "-m",
-        "preflight_webhook",
-        "explain",
-        "--live",
-        "job/train",
-        "-n",
-        "open",
-    ]
-    done = subprocess.run(
-        [*command, "--config", str(tmp_path / "config.yaml")],
-        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Job train: injected" in done.stdout
-    assert "reserves: 1 claim gpus" in done.stdout
+    out = explained(cluster, tmp_path, CONFIG, "job/train")
+    assert "Job train: injected" in out
+    assert "reserves: 1 claim gpus" in out
 
 
 def test_a_live_object_is_explained_with_its_namespaces_preflight_config(
@@ -304,29 +294,11 @@ def test_a_live_object_is_explained_with_its_namespaces_preflight_config(
         next(yaml.safe_load_all((GANG_CHART / "generated" / "definitions.yaml").read_text()))
     )
     version = f"{policy.GROUP}/{policy.VERSION}"
-    mine = {
-        "apiVersion": version,
-        "kind": policy.KIND,
-        "metadata": {"name": "mine"},
-        "spec": {"enforcement": "observe"},
-    }
+    kind = {"apiVersion": version, "kind": policy.KIND}
+    mine = {**kind, "metadata": {"name": "mine"}, "spec": {"enforcement": "observe"}}
     assert cluster.create("open", policy.PLURAL, mine, f"/apis/{version}").is_success
-    main = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    body = {"metadata": {"name": "plain"}, "spec": {"containers": [main]}}
+    body = {**GPU_POD, "metadata": {"name": "plain"}}
     assert cluster.create("open", "pods", body).is_success
-    config = tmp_path / "config.yaml"
-    config.write_text("checks: [{name: dcgm-diag, image: d}]")
-    command = [sys.executable, "-m", "preflight_webhook", "explain", "--config", str(config)]
-    command += ["--live", "pod/plain", "-n", "open"]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (
-        "no PreflightConfig is in force: mine (the gang controller has not looked at it yet)"
-        in done.stdout
-    )
+    out = explained(cluster, tmp_path, "checks: [{name: dcgm-diag, image: d}]", "pod/plain")
+    said_of = "mine (the gang controller has not looked at it yet)"
+    assert f"no PreflightConfig is in force: {said_of}" in out

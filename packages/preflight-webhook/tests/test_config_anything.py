@@ -5,10 +5,6 @@ pods that the API server takes.
 from __future__ import annotations
 
 import json
-import string
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,39 +14,13 @@ from hypothesis import strategies as st
 from preflight_webhook.config.config import Config, ConfigError, parse
 
 ONE = "checks: [{name: dcgm-diag, image: d, %s}]"
-LAUGHS = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
-    f"{char}: &{char} [{','.join(['*' + before] * 10)}]\n"
-    for before, char in zip(string.ascii_lowercase, string.ascii_lowercase[1:10], strict=False)
-)
 REFUSED = {
     "keys of two kinds": ("{1: a, foo: b}", "line 1, column 2: the key is not a string"),
-    "a number as a key": (
-        "ncclTopology: {instanceTypeMapping: {1: a.xml}}",
-        "the key is not a string",
-    ),
-    "a container with a number": (ONE % "container: {1: 2}", "the key is not a string"),
     "a fraction": ("dcgm: {diagLevel: 1.0}", "dcgm.diagLevel: "),
-    "no number": ("nccl: {loopbackThresholdGBps: .nan}", "not a finite number"),
-    "endless": ("nccl: {loopbackThresholdGBps: .inf}", "not a finite number"),
     "endless CPU": (ONE % "resources: {limits: {cpu: .inf}}", "not a finite number"),
     "a long time": (f"checkTimeout: {'9' * 400}h", "longer than 168 hours"),
     "itself": ("a: &a [*a]", "contains itself"),
-    "a billion": (LAUGHS, "values"),
-    "a billion by merging": ("a: {<<: {b: c}}", "not merged"),
-    "twice": (
-        "checks: []\ngangTimeout: 1s\nchecks: []",
-        "line 3, column 1: the key checks is in line 1 already",
-    ),
-    "NUL": ('checkTimeout: "\\0"', "U+0000"),
-    "half a pair": ('checkTimeout: "\\ud800"', "U+D800"),
-    "a control character": ("\x01", "U+0001"),
     "depth": ("[" * 1_200, "nested"),
-    "a date": ("x: 2020-99-99", "kind timestamp"),
-    "digits": ("x: " + "1" * 5_000, "digits"),
-    "half a number": ("x: 0x_", "cannot be read"),
-    "a set": ("x: !!set {a}", "kind set"),
-    "an object": ("x: !!python/object:os.system {}", "kind"),
-    "two documents": ("--- a\n--- b", "has 2 documents, expected one"),
     "a list of tables": (ONE % "container: {env: {A: b}}", "checks[0].container.env"),
     "a number as a variable": (ONE % "container: {env: [{name: A, value: 1}]}", "env[0].value"),
     "two sources": (
@@ -96,24 +66,6 @@ def test_what_is_wrong_is_refused_in_sentences_with_its_place(text: str, says: s
         assert "\n" not in problem
         assert len(problem) < 1_000
         assert problem.isprintable()
-
-
-@pytest.mark.parametrize(
-    "text", [REFUSED["keys of two kinds"][0], REFUSED["a long time"][0], REFUSED["depth"][0]]
-)
-def test_validate_config_answers_2_and_never_a_traceback(tmp_path: Path, text: str) -> None:
-    (tmp_path / "c.yaml").write_text(text)
-    command = [
-        sys.executable,
-        "-m",
-        "preflight_webhook",
-        "validate-config",
-        str(tmp_path / "c.yaml"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith(str(tmp_path))
 
 
 ACCEPTED = {

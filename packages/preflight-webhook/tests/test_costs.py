@@ -13,6 +13,7 @@ import jsonpatch
 from hypothesis import given
 from hypothesis import strategies as st
 from pods import GPU, amount, cost, of, qos
+from pods import judged as decided
 from preflight_webhook.config.config import Config, parse
 from preflight_webhook.core.admit import decide
 
@@ -26,8 +27,7 @@ def config(resources: str = "{}") -> Config:
 
 def judged(pod: dict[str, Any], with_config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     """(the pod with its check, the check)."""
-    patch = decide(json.dumps(pod).encode(), "ml", with_config).patch
-    after = jsonpatch.apply_patch(copy.deepcopy(pod), patch)
+    _, after = decided(pod, with_config)
     return after, after["spec"]["initContainers"][0]
 
 

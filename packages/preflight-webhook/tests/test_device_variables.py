@@ -5,13 +5,11 @@ workload's.
 from __future__ import annotations
 
 import copy
-import json
 from typing import Any
 
-import jsonpatch
 import pytest
+from pods import judged as decided
 from preflight_webhook.config.config import Config, ConfigError, parse
-from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import Decision
 
 COUNTED = "gpu.scheduling/gpu"
@@ -55,8 +53,7 @@ def pod(
 
 
 def judged(made: dict[str, Any], config: Config = ON) -> tuple[Decision, dict[str, Any]]:
-    decision = decide(json.dumps(made).encode(), "ml", config)
-    return decision, jsonpatch.apply_patch(copy.deepcopy(made), decision.patch)
+    return decided(made, config)
 
 
 def devices(container: dict[str, Any]) -> list[dict[str, Any]]:

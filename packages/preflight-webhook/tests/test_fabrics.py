@@ -8,12 +8,10 @@ import copy
 import json
 from typing import Any
 
-import jsonpatch
 import pytest
+from pods import judged
 from preflight_proto import names
-from preflight_webhook.config.config import Config, ConfigError, parse
-from preflight_webhook.core.admit import decide
-from preflight_webhook.core.decision import Decision
+from preflight_webhook.config.config import ConfigError, parse
 
 GPU = "nvidia.com/gpu"
 EFA = """
@@ -32,13 +30,6 @@ checks:
 def pod(limits: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     main = {"name": "main", "image": "i", "resources": {"limits": {GPU: "8", **(limits or {})}}}
     return {"metadata": {"name": "p"}, "spec": {"containers": [main], **spec}}
-
-
-def judged(
-    made: dict[str, Any], config: Config, *, confined: bool = False
-) -> tuple[Decision, dict[str, Any]]:
-    decision = decide(json.dumps(made).encode(), "ml", config, confined=confined)
-    return decision, jsonpatch.apply_patch(copy.deepcopy(made), decision.patch)
 
 
 def problems(text: str) -> list[str]:
@@ -105,16 +96,6 @@ def test_folders_of_the_node_reach_the_checks_that_the_operator_gives_them() -> 
     assert judged(after, parse(EFA))[0].result == "unchanged"
 
 
-def test_a_workload_may_not_mount_what_was_added_for_a_check() -> None:
-    made = pod()
-    made["spec"]["containers"][0]["volumeMounts"] = [
-        {"name": "preflight-extra-efa", "mountPath": "/x"}
-    ]
-    decision, _ = judged(made, parse(EFA))
-    assert decision.denied
-    assert "preflight-extra-efa" in decision.message
-
-
 def test_where_a_namespace_forbids_folders_of_the_node_the_pod_is_denied_with_the_check_that_wants_one() -> (
     None
 ):
@@ -134,19 +115,6 @@ def test_a_mount_of_the_operators_goes_before_one_that_the_workload_has_there() 
     )
     mounts = judged(made, config)[1]["spec"]["initContainers"][0]["volumeMounts"]
     assert [one["name"] for one in mounts if one["mountPath"] == "/data"] == ["preflight-extra-d"]
-
-
-def test_what_a_tenant_mounts_where_programs_are_stays_behind_though_a_pattern_names_it() -> None:
-    made = pod(volumes=[{"name": "lib", "hostPath": {"path": "/home/kubernetes/bin/nvidia"}}])
-    made["spec"]["containers"][0]["volumeMounts"] = [
-        {"name": "lib", "mountPath": "/usr/local/nvidia"}
-    ]
-    config = parse(
-        "checks: [{name: nccl-loopback, image: l}]\nncclMountPatterns: [/usr/local/nvidia]"
-    )
-    decision, after = judged(made, config)
-    assert "/usr/local/nvidia" not in json.dumps(after["spec"]["initContainers"])
-    assert any("extraVolumeMounts" in warning for warning in decision.warnings)
 
 
 @pytest.mark.parametrize(

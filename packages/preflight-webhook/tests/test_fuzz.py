@@ -12,12 +12,14 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import settings
+from pods import review
 from preflight_webhook.config.config import parse
 from preflight_webhook.core.detect.devices import DeviceClaim, Ref
 from preflight_webhook.webhook.handler import Admission, ServingState
 
-CONFIG = parse("""
+CONFIG = """
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}, {name: nccl-allreduce, image: a, placement: last}]
 skipNcclWithoutNetwork: false
 ncclEnvPatterns: ['*', LD_PRELOAD]
@@ -26,65 +28,30 @@ podSelection: {enabled: true}
 gpuDetection: {deviceClasses: [gpu.nvidia.com]}
 gangDiscovery: {optIn: [kubeflow, lws, jobset, grove, kueueWorkload, job]}
 checkImagePullSecrets: [ours]
-""")
-REVIEW: dict[str, Any] = {
-    "apiVersion": "admission.k8s.io/v1",
-    "kind": "AdmissionReview",
-    "request": {
-        "uid": "u",
-        "kind": {"group": "", "version": "v1", "kind": "Pod"},
-        "operation": "CREATE",
-        "namespace": "ml",
-        "dryRun": False,
-        "object": {
-            "metadata": {
-                "name": "p",
-                "labels": {
-                    "app.kubernetes.io/gang-id": "g",
-                    "app.kubernetes.io/gang-size": "2",
-                    "a/b": "c",
-                },
-                "annotations": {"nvsentinel.nvidia.com/preflight-checks": "nccl-loopback"},
-                "ownerReferences": [{"kind": "Job", "uid": "1", "controller": True}],
-            },
-            "spec": {
-                "schedulingGroup": {"podGroupName": "g"},
-                "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}],
-                "imagePullSecrets": [{"name": "s"}],
-                "initContainers": [
-                    {
-                        "name": "i",
-                        "restartPolicy": "Always",
-                        "resources": {"requests": {"cpu": "1"}},
-                    },
-                    {"name": "preflight-dcgm-diag", "image": "x"},
-                ],
-                "containers": [
-                    {
-                        "name": "main",
-                        "env": [
-                            {"name": "NCCL_TOPO_FILE", "value": "/t/x.xml"},
-                            {"name": "NCCL_ALGO", "value": "$(B)"},
-                        ],
-                        "volumeMounts": [
-                            {"name": "t", "mountPath": "/t"},
-                            {"name": "shm", "mountPath": "/dev/shm"},
-                        ],
-                        "resources": {
-                            "limits": {"nvidia.com/gpu": "8", "cpu": "1", "memory": "1Gi"}
-                        },
-                        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
-                    },
-                    {"name": "side", "resources": {"claims": [{"name": "c"}]}},
-                ],
-                "volumes": [
-                    {"name": "t", "emptyDir": {}},
-                    {"name": "preflight-tmp", "emptyDir": {}},
-                ],
-            },
-        },
-    },
-}
+"""
+POD = """
+metadata:
+  name: p
+  labels: {app.kubernetes.io/gang-id: g, app.kubernetes.io/gang-size: "2", a/b: c}
+  annotations: {nvsentinel.nvidia.com/preflight-checks: nccl-loopback}
+  ownerReferences: [{kind: Job, uid: "1", controller: true}]
+spec:
+  schedulingGroup: {podGroupName: g}
+  resourceClaims: [{name: c, resourceClaimTemplateName: t}]
+  imagePullSecrets: [{name: s}]
+  initContainers:
+  - {name: i, restartPolicy: Always, resources: {requests: {cpu: "1"}}}
+  - {name: preflight-dcgm-diag, image: x}
+  containers:
+  - name: main
+    env: [{name: NCCL_TOPO_FILE, value: /t/x.xml}, {name: NCCL_ALGO, value: $(B)}]
+    volumeMounts: [{name: t, mountPath: /t}, {name: shm, mountPath: /dev/shm}]
+    resources: {limits: {nvidia.com/gpu: "8", cpu: "1", memory: 1Gi}}
+    securityContext: {capabilities: {add: [IPC_LOCK]}}
+  - {name: side, resources: {claims: [{name: c}]}}
+  volumes: [{name: t, emptyDir: {}}, {name: preflight-tmp, emptyDir: {}}]
+"""
+REVIEW = review(yaml.safe_load(POD), uid="u", dryRun=False)
 ODD: list[Any] = [
     None, True, 0, -1, 1e308, "", "x", "preflight-x", "\u0000", "é" * 300, "1e999", "9" * 400, "-1", "1Ki", [], {}, [None],
     [{}], {"a": None}, [[[]]], {"name": 5}, "../..", "$(A)$(", "*[", "preflight.nvsentinel.nvidia.com/gang", 2**70,
@@ -118,11 +85,11 @@ def mutated(chance: random.Random) -> bytes:
     """A review with some of its values replaced, removed, doubled or moved,
     or some of its bytes.
     """
-    review = copy.deepcopy(REVIEW)
-    everywhere = [place for place in places(review) if len(place) > 2 or chance.random() < 0.05]
+    strange = copy.deepcopy(REVIEW)
+    everywhere = [place for place in places(strange) if len(place) > 2 or chance.random() < 0.05]
     for _ in range(chance.randint(1, 3)):
         *way, last = chance.choice(everywhere)
-        there: Any = review
+        there: Any = strange
         try:
             for key in way:
                 there = there[key]
@@ -139,7 +106,7 @@ def mutated(chance: random.Random) -> bytes:
                     there[last] = copy.deepcopy(chance.choice(ODD))
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change took it away
-    body = bytearray(json.dumps(review).encode())
+    body = bytearray(json.dumps(strange).encode())
     if chance.random() < 0.3:
         for _ in range(chance.randint(1, 5)):
             body[chance.randrange(len(body))] = chance.randrange(256)
@@ -166,7 +133,7 @@ async def posted(app: Admission, body: bytes, path: str) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_strange_reviews_are_answered_or_refused(seed: int) -> None:
-    chance, state = random.Random(seed), ServingState(CONFIG)
+    chance, state = random.Random(seed), ServingState(parse(CONFIG))
     state.lookups = NoApiServer()  # type: ignore[assignment]
 
     async def story() -> set[int]:

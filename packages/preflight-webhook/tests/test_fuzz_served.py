@@ -7,19 +7,16 @@ from __future__ import annotations
 import copy
 import json
 import random
-import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
 from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
 import trustme
 from hypothesis import settings
-from served import ports, write_certificate
-from test_fuzz import REVIEW, mutated
-from test_serve import Server, start
+from served import Webhook, webhook
+from test_fuzz import CONFIG, REVIEW, mutated
 
 COUNT = 100 * settings().max_examples
 KEPT = 1_500
@@ -29,48 +26,13 @@ containers hold 1,024.
 MOST_GROWTH = 3 << 20
 """Bytes: of 10,000 reviews 300 each, a tenth of what one of them has."""
 PATIENCE = 20.0
-
-CONFIG = """
-mirrorClaims: []
-checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}, {name: nccl-allreduce, image: a, placement: last}]
-skipNcclWithoutNetwork: false
-ncclEnvPatterns: ['*', LD_PRELOAD]
-ncclMountPatterns: ['*']
-podSelection: {enabled: true}
-gangDiscovery: {optIn: [kubeflow, lws, jobset, grove, kueueWorkload, job]}
-checkImagePullSecrets: [ours]
-"""
+NO_CLAIMS = "mirrorClaims: []\n" + CONFIG.replace("[gpu.nvidia.com]", "[]")
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    authority = trustme.CA()
-    write_certificate(authority, tmp_path)
-    process = start(tmp_path, "--port", "0", "--plain-port", "0", config=CONFIG)
-    assert process.stdout is not None
-    port, plain_port = ports(process.stdout)
-    reader = threading.Thread(
-        target=deque, args=(process.stdout, 0), daemon=True
-    )  # a full pipe would stop the server
-    reader.start()
-    yield Server(process, port, plain_port, authority, tmp_path)
-    process.kill()
-    reader.join()
-    process.communicate()
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as made:
+def server(tmp_path: Path) -> Iterator[Webhook]:
+    with webhook(tmp_path, NO_CLAIMS, "--linger", "0", authority=trustme.CA()) as made:
         yield made
-
-
-def resident(server: Server) -> int:
-    """Bytes of the server's memory."""
-    text = Path(f"/proc/{server.process.pid}/status").read_text()
-    return next(
-        int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmRSS:")
-    )
 
 
 def unlike(number: int) -> bytes:
@@ -86,11 +48,9 @@ def unlike(number: int) -> bytes:
 
 @pytest.mark.timeout(300)
 def test_strange_reviews_are_answered_at_once_and_keep_no_memory(
-    server: Server, stack: ExitStack
+    server: Webhook,
 ) -> None:
-    connection = stack.enter_context(
-        closing(HTTPSConnection("localhost", server.port, context=server.trust, timeout=PATIENCE))
-    )
+    connection = HTTPSConnection("localhost", server.port, context=server.trust, timeout=PATIENCE)
     seen: Counter[int] = Counter()
 
     def post(body: bytes, path: str = "/mutate-pod") -> None:
@@ -105,10 +65,11 @@ def test_strange_reviews_are_answered_at_once_and_keep_no_memory(
     for number in range(KEPT):
         post(unlike(number))
     assert seen.pop(200) == KEPT
-    chance, before = random.Random(20261121), resident(server)
+    chance, before = random.Random(20261121), server.memory()
     for number in range(COUNT):
         post(mutated(chance), "/mutate-pod/confined" if number % 10 == 0 else "/mutate-pod")
     assert seen.keys() == {200, 400}
     assert seen.total() == COUNT
-    assert resident(server) - before < MOST_GROWTH
+    assert server.memory() - before < MOST_GROWTH
+    connection.close()
     assert server.process.poll() is None

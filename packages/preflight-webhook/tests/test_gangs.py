@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-import json
 from typing import Any
 
-import jsonpatch
 import pytest
 from hypothesis import given
 from pods import GPU, cost, gangs, is_member, join, pods, qos
+from pods import judged as decided
 from preflight_proto.stamp import Stamp, configmap_name, decode_stamp, gang_hash
 from preflight_webhook.config.config import Config, parse
-from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import Decision
 
 PREFIX = "preflight.nvsentinel.nvidia.com/"
@@ -25,8 +23,7 @@ CONFIG = parse(
 def judged(
     pod: dict[str, Any], config: Config = CONFIG, namespace: str = "ml"
 ) -> tuple[Decision, dict[str, Any]]:
-    decision = decide(json.dumps(pod).encode(), namespace, config)
-    return decision, jsonpatch.apply_patch(copy.deepcopy(pod), decision.patch)
+    return decided(pod, config, namespace=namespace)
 
 
 def member(

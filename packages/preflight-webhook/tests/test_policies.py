@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import gzip
 import json
 import ssl
 import time
@@ -19,9 +18,9 @@ import httpx
 import pytest
 import yaml
 from handled import handled
+from pods import GPU_POD, review
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client
-from preflight_kube.client.decoding import MOST_BYTES
 from preflight_proto.policy import GROUP, KIND, VERSION, PreflightConfigSpec, decode_spec, path
 from preflight_testing.apidouble import ApiAnswer, ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ApiServer
@@ -56,15 +55,8 @@ def test_what_is_set_replaces_what_the_cluster_says_and_nothing_else() -> None:
     assert discovery.labels.gang_size_label == before.labels.gang_size_label
     assert discovery.owner_schedulers == before.owner_schedulers
     assert config.checks == CONFIG.checks
-
-
-def test_an_empty_list_replaces_too() -> None:
-    assert (
-        effective(
-            CONFIG, spec({"gangDiscovery": {"ownerSchedulers": []}})
-        ).gang_discovery.owner_schedulers
-        == ()
-    )
+    none = effective(CONFIG, spec({"gangDiscovery": {"ownerSchedulers": []}}))
+    assert none.gang_discovery.owner_schedulers == ()
 
 
 @pytest.mark.parametrize("word", ["observe", "enforce"])
@@ -242,15 +234,6 @@ def test_where_two_say_that_they_are_in_force_none_is(api: ApiFixture, cluster: 
     followed(api, story)
 
 
-def test_after_history_is_lost_it_is_read_anew(api: ApiFixture, cluster: Cluster) -> None:
-    async def story(policies: NamespaceOverrides) -> None:
-        await asyncio.to_thread(api.forget)
-        await asyncio.to_thread(cluster.accepted, "one", OBSERVE)
-        await until(lambda: policies.of(cluster.namespace), "it is seen")
-
-    followed(api, story)
-
-
 # --- trouble, which only the double can make at will
 
 
@@ -321,116 +304,6 @@ def test_who_may_not_read_them_is_not_ready_and_says_why(double: ApiDouble, tmp_
     asyncio.run(story())
 
 
-def sent(status: int, made: dict[str, Any] | bytes) -> httpx.Response:
-    """As it comes over a wire: not yet read."""
-    data = made if isinstance(made, bytes) else json.dumps(made, ensure_ascii=False).encode()
-    return httpx.Response(status, stream=httpx.ByteStream(data))
-
-
-API = Connection("http://api", ssl.create_default_context())
-
-
-def mocked(
-    monkeypatch: pytest.MonkeyPatch, answer: Callable[[httpx.Request], httpx.Response]
-) -> None:
-    """Every request is answered so."""
-    handled(monkeypatch, answer)
-
-
-EVERY = "\u0085 \u2028 \u2029 \x0b \x0c \x1c \x1e ü 😀"
-"""What ends a line for Python, and none of it for JSON. Go writes some of it as it is."""
-
-
-def test_any_character_may_stand_in_one_and_the_watch_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    odd = {
-        "metadata": {
-            "name": "odd",
-            "namespace": "ml",
-            "uid": "1",
-            "generation": 1,
-            "annotations": {"a": EVERY},
-        },
-        "spec": OBSERVE,
-        "status": {
-            "conditions": [
-                {"type": "Accepted", "status": "True", "observedGeneration": 1, "message": EVERY}
-            ]
-        },
-    }
-    broken = {"metadata": {"name": 5}}
-    later = {**odd, "metadata": {**odd["metadata"], "namespace": "other", "uid": "2"}}  # type: ignore[dict-item]
-    lists = 0
-
-    async def stream() -> AsyncIterator[bytes]:
-        for made in (broken, later):
-            line = (
-                json.dumps({"type": "ADDED", "object": made}, ensure_ascii=False).encode() + b"\n"
-            )
-            yield line[:100]  # as it comes: lines are not chunks
-            yield line[100:]
-        await asyncio.sleep(60)
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        nonlocal lists
-        if "watch" in request.url.params:
-            return httpx.Response(200, content=stream())
-        lists += 1
-        if "continue" not in request.url.params:  # a page that is not the last
-            return sent(
-                200, {"items": [broken], "metadata": {"continue": "more", "resourceVersion": "7"}}
-            )
-        return sent(200, {"items": [odd], "metadata": {"resourceVersion": "7"}})
-
-    mocked(monkeypatch, answer)
-
-    async def story() -> None:
-        metrics = Metrics()
-        async with followed_by(API, metrics) as policies:
-            await until(lambda: policies.of("other"), "the watch brings the later one")
-            assert policies.of("ml") is not None
-            assert (behind(policies), lists) == (0, 2)
-            shown = generate_latest(metrics.registry)
-            assert b'preflight_webhook_unreadable_total{kind="PreflightConfig"} 2.0' in shown
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pytest.param(lambda: sent(404, b"<html>no such page</html>"), id="a proxy's page"),
-        pytest.param(lambda: sent(200, b" " * (MOST_BYTES + 1)), id="too much"),
-        pytest.param(lambda: sent(200, gzip.compress(b'{"items":[]}')), id="packed"),
-    ],
-)
-def test_what_no_api_server_says_takes_no_policy_away(
-    monkeypatch: pytest.MonkeyPatch, answer: Callable[[], httpx.Response]
-) -> None:
-    accepted = {
-        "metadata": {"name": "own", "namespace": "ml", "uid": "1", "generation": 1},
-        "spec": OBSERVE,
-        "status": {"conditions": [{"type": "Accepted", "status": "True", "observedGeneration": 1}]},
-    }
-    answers = iter(
-        [sent(200, {"items": [accepted], "metadata": {"resourceVersion": "7"}}), sent(200, b"")]
-    )
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        assert request.headers["accept-encoding"] == "identity"
-        return next(answers, None) or answer()
-
-    mocked(monkeypatch, handle)
-
-    async def story() -> None:
-        async with followed_by(API) as policies:
-            await until(lambda: behind(policies) and not policies.unready(), "it is behind")
-            assert policies.of("ml") is not None
-
-    asyncio.run(story())
-
-
 def test_they_are_not_asked_for_while_the_configuration_does_not_want_them(
     double: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -460,6 +333,32 @@ def test_they_are_not_asked_for_while_the_configuration_does_not_want_them(
     asyncio.run(story())
 
 
+def test_one_that_cannot_be_read_is_counted_and_does_not_hide_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accepted = {"type": "Accepted", "status": "True", "observedGeneration": 1}
+    good = {
+        "metadata": {"name": "own", "namespace": "ml", "uid": "1", "generation": 1},
+        "spec": OBSERVE,
+        "status": {"conditions": [accepted]},
+    }
+    listed = {"items": [{"metadata": {"name": 5}}, good], "metadata": {"resourceVersion": "7"}}
+    handled(
+        monkeypatch,
+        lambda _: httpx.Response(200, stream=httpx.ByteStream(json.dumps(listed).encode())),
+    )
+
+    async def story() -> None:
+        metrics = Metrics()
+        target = Connection("http://api", ssl.create_default_context())
+        async with followed_by(target, metrics) as policies:
+            await until(lambda: policies.of("ml"), "it is read")
+            shown = generate_latest(metrics.registry)
+            assert b'preflight_webhook_unreadable_total{kind="PreflightConfig"} 1.0' in shown
+
+    asyncio.run(story())
+
+
 def test_one_that_is_not_understood_is_told_and_does_not_hide_the_others(
     double: ApiDouble, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -483,26 +382,9 @@ def test_one_that_is_not_understood_is_told_and_does_not_hide_the_others(
 # --- admission
 
 
-def review(namespace: str, number: int) -> bytes:
-    pod = {
-        "metadata": {"name": f"p-{number}", "labels": {"example.com/job": "train"}},
-        "spec": {
-            "containers": [
-                {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
-            ]
-        },
-    }
-    kind = {"group": "", "version": "v1", "kind": "Pod"}
-    request = {
-        "uid": f"u-{number}",
-        "kind": kind,
-        "operation": "CREATE",
-        "namespace": namespace,
-        "object": pod,
-    }
-    return json.dumps(
-        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    ).encode()
+def member(number: int) -> dict[str, Any]:
+    labels = {"example.com/job": "train"}
+    return {**GPU_POD, "metadata": {"name": f"p-{number}", "labels": labels}}
 
 
 async def admitted(state: ServingState, namespace: str, number: int = 0) -> str:
@@ -511,7 +393,7 @@ async def admitted(state: ServingState, namespace: str, number: int = 0) -> str:
     async with httpx.AsyncClient(transport=transport, base_url="http://webhook") as http:
         answer = await http.post(
             "/mutate-pod",
-            content=review(namespace, number),
+            content=json.dumps(review(member(number), namespace=namespace)),
             headers={"content-type": "application/json"},
         )
     patch = answer.json()["response"]["patch"]

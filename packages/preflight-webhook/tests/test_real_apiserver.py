@@ -131,23 +131,8 @@ def test_a_native_gangs_member_comes_back_stamped_and_equipped(cluster: Cluster)
         {"configMap": {"name": config_map, "optional": True}},
         {"downwardAPI": {"items": items}},
     ]
-    assert volumes["preflight-state"]["emptyDir"] == {}
-    dcgm, allreduce = pod["spec"]["initContainers"]
-    assert (dcgm["name"], allreduce["name"]) == ("preflight-dcgm-diag", "preflight-nccl-allreduce")
-    env = {e["name"]: e.get("value") for e in allreduce["env"]}
-    assert {
-        key: env[key] for key in ("GANG_TIMEOUT", "GANG_CONFIG_DIR", "PREFLIGHT_STATE_DIR")
-    } == {
-        "GANG_TIMEOUT": "600s",
-        "GANG_CONFIG_DIR": "/etc/preflight",
-        "PREFLIGHT_STATE_DIR": "/var/lib/preflight",
-    }
-    assert env["NCCL_ALLREDUCE_THRESHOLD_GBPS"] == "5"
-    mounts = {m["name"]: m["mountPath"] for m in allreduce["volumeMounts"]}
-    assert (mounts["preflight-gang-config"], mounts["preflight-state"]) == (
-        "/etc/preflight",
-        "/var/lib/preflight",
-    )
+    names = [container["name"] for container in pod["spec"]["initContainers"]]
+    assert names == ["preflight-dcgm-diag", "preflight-nccl-allreduce"]
 
 
 def test_what_the_server_has_defaulted_needs_no_second_patch(cluster: Cluster) -> None:

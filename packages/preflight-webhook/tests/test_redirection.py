@@ -183,27 +183,3 @@ def test_a_name_that_the_pods_own_namespace_can_answer_to_is_no_configuration(ad
         ConfigError, match=r"dcgm\.hostengineAddr: a Service in the pod's own namespace"
     ):
         parse(f"dcgm: {{hostengineAddr: '{address}'}}")
-
-
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "hostAliases": st.just(aliases("x.example")["hostAliases"]),
-            "dnsPolicy": st.sampled_from(
-                ["None", "Default", "ClusterFirst", "ClusterFirstWithHostNet"]
-            ),
-            "hostNetwork": st.booleans(),
-            "dnsConfig": st.fixed_dictionaries(
-                {},
-                optional={
-                    "nameservers": st.just(["10.0.0.9"]),
-                    "searches": st.just(["x.example"]),
-                    "options": st.just([{"name": "ndots", "value": "2"}]),
-                },
-            ),
-        },
-    )
-)
-def test_by_default_no_pod_is_denied_for_its_dns(spec: dict[str, Any]) -> None:
-    assert judged(BY_ADDRESS, **spec).checks == ["dcgm-diag"]

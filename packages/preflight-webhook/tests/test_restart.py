@@ -13,26 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx
 import trustme
+from pods import review
 from served import PATIENCE, Webhook, wait_until, webhook
-
-POD: dict[str, Any] = {
-    "metadata": {"name": "p"},
-    "spec": {
-        "containers": [
-            {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-        ]
-    },
-}
-KIND = {"group": "", "version": "v1", "kind": "Pod"}
-REVIEW = {
-    "apiVersion": "admission.k8s.io/v1",
-    "kind": "AdmissionReview",
-    "request": {"uid": "u", "kind": KIND, "operation": "CREATE", "namespace": "ml", "object": POD},
-}
 
 
 def ready(replica: Webhook) -> bool:
@@ -67,7 +52,7 @@ class Client:
     failures: list[str] = field(default_factory=list)
 
     def run(self, stop: threading.Event) -> None:
-        body = json.dumps(REVIEW).encode()
+        body = json.dumps(review()).encode()
         with httpx.Client(verify=self.trust, trust_env=False, timeout=20) as http:
             target = None
             for number in itertools.count(self.first):

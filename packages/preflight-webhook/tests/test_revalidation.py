@@ -335,13 +335,13 @@ class Played:
             {"metadata": {"name": "inj", "namespace": "home"}, "data": {"config.yaml": config}},
         )
 
+    def posted(self, where: str) -> list[Json]:
+        asked = [one for one in self.double.requests if one.method == "POST"]
+        return [one.json() for one in asked if where in one.path]
+
     @property
     def created(self) -> list[Json]:
-        return [
-            one.json()
-            for one in self.double.requests
-            if one.method == "POST" and "/namespaces/ml/" in one.path
-        ]
+        return self.posted("/namespaces/ml/")
 
     def fault(self, request: ApiRequest) -> ApiAnswer | None:
         if request.method != "GET":
@@ -374,15 +374,8 @@ class Played:
         return pod
 
     def ended(self, check: str, outcome: str) -> Json:
-        result = Result(
-            v=1,
-            check=check,
-            outcome=outcome,
-            code=self.code,
-            gated=True,
-            duration=1.0,
-            reason="why.",
-        )
+        about: Json = {"check": check, "outcome": outcome, "code": self.code, "reason": "why."}
+        result = Result(v=1, gated=True, duration=1.0, **about)
         return {
             "exitCode": self.codes.get(check, int(outcome == "failed")),
             "message": encode_result(result).decode(),
@@ -417,6 +410,7 @@ def played(
         double.fault = made.fault
         monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", double.url)))
         monkeypatch.setattr(revalidate, "_LOOK", 0.01)
+        monkeypatch.setattr(revalidate, "_CLEARING", 2)
         yield made
 
 
@@ -470,9 +464,8 @@ def test_a_run_in_which_no_check_ran_is_no_pass(played: Played) -> None:
 
 
 def test_a_condition_that_no_test_of_the_run_clears_is_named_and_exit_1(
-    played: Played, monkeypatch: pytest.MonkeyPatch
+    played: Played,
 ) -> None:
-    monkeypatch.setattr(revalidate, "_CLEARING", 2)
     played.configure(CONFIG)
     played.clears = False
     done = ran()
@@ -481,17 +474,12 @@ def test_a_condition_that_no_test_of_the_run_clears_is_named_and_exit_1(
 
 
 def test_what_stands_against_a_gpu_that_was_replaced_is_cleared_beside_the_connector(
-    played: Played, monkeypatch: pytest.MonkeyPatch
+    played: Played,
 ) -> None:
-    monkeypatch.setattr(revalidate, "_CLEARING", 2)
     played.configure(CONFIG)
     played.clears = False
-    ran("--replaced", "GPU-2")
-    [job] = [
-        one.json()
-        for one in played.double.requests
-        if one.method == "POST" and one.path == "/apis/batch/v1/namespaces/home/jobs"
-    ]
+    assert "-replaced: GPU-2 was replaced\n" in ran("--replaced", "gpu-2").out  # in any case
+    [job] = played.posted("/apis/batch/v1/namespaces/home/jobs")
     spec = job["spec"]["template"]["spec"]
     [container] = spec["containers"]
     program = ["python3", "-m", "preflight_proto.check.replaced"]
@@ -506,19 +494,14 @@ def test_what_stands_against_a_gpu_that_was_replaced_is_cleared_beside_the_conne
 
 
 def test_a_gpu_that_was_replaced_is_cleared_where_claims_hand_gpus_out(
-    played: Played, monkeypatch: pytest.MonkeyPatch
+    played: Played,
 ) -> None:
-    monkeypatch.setattr(revalidate, "_CLEARING", 2)
     played.configure(CLAIMS)
     played.clears, played.outcomes = False, {"dcgm-diag": "passed"}
     sliced(played.double, "bad")
     done = ran("--gpu", "GPU-bad", "--replaced", "GPU-2")
     assert "GPU-2 was replaced\n" in done.out
-    [job] = [
-        one.json()
-        for one in played.double.requests
-        if one.method == "POST" and one.path == "/apis/batch/v1/namespaces/home/jobs"
-    ]
+    [job] = played.posted("/apis/batch/v1/namespaces/home/jobs")
     spec = job["spec"]["template"]["spec"]
     assert "resourceClaims" not in spec
     [container] = spec["containers"]
@@ -546,15 +529,6 @@ def test_what_cannot_be_cleared_as_it_is_asked_is_refused_before_anything_runs(
     done = ran(*options)
     assert (done.status != 0, played.created) == (True, [])
     assert why in done.err
-
-
-def test_a_replaced_gpu_may_be_written_in_another_case(
-    played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(revalidate, "_CLEARING", 2)
-    played.configure(CONFIG)
-    played.clears = False
-    assert "-replaced: GPU-2 was replaced\n" in ran("--replaced", "gpu-2").out
 
 
 def test_a_job_that_a_queue_holds_is_said_to_wait_for_it(played: Played) -> None:
@@ -737,9 +711,7 @@ def test_the_gpus_that_a_workload_claims_are_among_those_of_the_node(
     played: Played, tmp_path: Path
 ) -> None:
     played.configure(CLAIMS)
-    device = {"name": "gpu-1", "attributes": {"uuid": {"string": "GPU-1"}}}
-    body = {"driver": "gpu.nvidia.com", "nodeName": "bad", "devices": [device]}
-    played.double.create("resourceslices", {"metadata": {"name": "s"}, "spec": body})
+    sliced(played.double, "bad")
     for name, of in (("gpu", "gpu.nvidia.com"), ("nic", "nic.example")):
         asked = {"name": name, "exactly": {"deviceClassName": of}}
         template = {"spec": {"devices": {"requests": [asked]}}}
@@ -750,7 +722,7 @@ def test_the_gpus_that_a_workload_claims_are_among_those_of_the_node(
     container = {"name": "c", "image": "i", "resources": {"claims": claims}}
     pod = {"kind": "Pod", "spec": {"containers": [container], "resourceClaims": named}}
     file.write_text(json.dumps(pod))
-    _, job = yaml.safe_load_all(ran("--gpu", "GPU-1", "-f", str(file), "--dry-run").out)
+    _, job = yaml.safe_load_all(ran("--gpu", "GPU-bad", "-f", str(file), "--dry-run").out)
     spec = job["spec"]["template"]["spec"]
     assert [each["name"] for each in spec["resourceClaims"]] == ["nic", "gpus"]
     assert spec["containers"][0]["resources"]["claims"] == [{"name": "nic"}, {"name": "gpus"}]
@@ -838,18 +810,15 @@ def test_the_shipped_account_may_do_what_the_command_does_and_nothing_else(
     played: Played, tmp_path: Path
 ) -> None:
     played.configure(CLAIMS.replace("}]", "}, {name: nccl-allreduce, image: a}]"))
-    device = {"name": "gpu-1", "attributes": {"uuid": {"string": "GPU-1"}}}
-    body = {"driver": "gpu.nvidia.com", "nodeName": "bad", "devices": [device]}
-    played.double.create("resourceslices", {"metadata": {"name": "s"}, "spec": body})
     played.double.create("nodes", node("good", gpus=0))
-    sliced(played.double, "good")
-    ran("--gpu", "GPU-1")
+    sliced(played.double, "bad", "good")
+    ran("--gpu", "GPU-bad")
     ran()
     file, own = tmp_path / "pod.yaml", [{"name": "a", "resourceClaimName": "mine"}]
     own.append({"name": "b", "resourceClaimTemplateName": "each"})
     spec = {"containers": [{"name": "c", "image": "i"}], "resourceClaims": own}
     file.write_text(json.dumps({"kind": "Pod", "spec": spec}))
-    ran("--gpu", "GPU-1", "-f", str(file))
+    ran("--gpu", "GPU-bad", "-f", str(file))
     # What is served may be asked for by everybody.
     asked = [one for one in played.double.requests if one.path != f"/apis/{GROUP}/{VERSIONS[0]}"]
     assert {used(one) for one in asked} == granted()

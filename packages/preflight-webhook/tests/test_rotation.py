@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import anyio
 import pytest
+from pods import GPU_POD
 from preflight_kube.admission import certs
 from preflight_kube.admission.certificates import Material
 from preflight_kube.admission.certs import Configuration
@@ -34,14 +35,7 @@ TARGET = certs.CertificateTarget(
 )
 AGED = timedelta(days=61)
 """Of the 90 that a certificate lives: due, and trusted still."""
-POD = {
-    "metadata": {"generateName": "gpu-"},
-    "spec": {
-        "containers": [
-            {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-        ]
-    },
-}
+POD = {**GPU_POD, "metadata": {"generateName": "gpu-"}}
 
 
 @pytest.fixture(scope="module")

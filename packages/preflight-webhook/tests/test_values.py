@@ -5,6 +5,7 @@ umbrella; and says what it took.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,29 @@ def test_checks_written_once_for_all_parts_are_ours_too_and_named_where_they_are
     ]
     own = good.replace("enabled: true", "checks: [{name: own, image: i}]")
     assert [check.name for check in parse(own).config.checks] == ["own"]
+
+
+SHARED = "global: {preflight: {checks: [{name: shared, image: s}]}}\n"
+HELPERS = CHARTS / "preflight/charts/preflight-injector/templates/_helpers.tpl"
+
+
+@pytest.mark.parametrize(
+    ("own", "taken"),
+    [
+        ("{enabled: true}", ["shared"]),
+        ("{enabled: true, checks: null}", ["shared"]),
+        ("{enabled: true, checks: [{name: own, image: o}]}", ["own"]),
+        ("{enabled: true, checks: []}", []),
+    ],
+)
+def test_the_shared_checks_are_those_of_an_injector_that_has_none_of_its_own(
+    own: str, taken: list[str]
+) -> None:
+    assert [
+        check.name for check in parse(f"{SHARED}preflight-injector: {own}").config.checks
+    ] == taken
+
+
+def test_what_the_chart_keeps_for_itself_is_no_part_of_the_configuration() -> None:
+    [left_out] = re.findall(r"omit \.Values((?:\s+\"[\w-]+\")+)", HELPERS.read_text())
+    assert {*re.findall(r"[\w-]+", left_out)} == OWN
