@@ -15,7 +15,7 @@ import json
 import os
 import random
 import runpy
-import selectors
+import select
 import signal
 import socket
 import subprocess
@@ -25,15 +25,13 @@ import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NoReturn
 
 from check_nccl_allreduce.worker.process import end_with_parent
 
 PLACE = "PRELOADED_AT"
 """Variable: path of the socket at which the loaded process listens."""
 MUTANTS = "allreduce_testing.gangs.mutants"
-POLL = 0.02
-"""Seconds between looks at who has ended."""
-MAX_ENVIRONMENT = 1 << 20
 CLONE_NEWNET = 0x40000000
 
 _started: list[str] = []
@@ -90,106 +88,81 @@ def stand_in() -> int:
         asked = json.dumps({"environ": dict(os.environ), "cwd": os.environ["TEST_HOME"]}).encode()
         socket.send_fds(link, [len(asked).to_bytes(4, "big")], [0, 1, 2, network.fileno()])
         link.sendall(asked)
-        answer = link.recv(4, socket.MSG_WAITALL)
-    return int.from_bytes(answer, "big") if len(answer) == 4 else 1
+        answer = link.recv(1)
+    return answer[0] if answer else 1
 
 
 # --- the loaded process
 
 
-class Loaded:
-    """Forks agents, kills those whose stand-in is gone, and tells stand-ins how
-    their agents ended.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._children: dict[int, socket.socket] = {}
-        self._looking = selectors.DefaultSelector()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(path)
-        self._listener.listen(64)
-        self._looking.register(self._listener, selectors.EVENT_READ)
-        self._looking.register(0, selectors.EVENT_READ)
-        self._network = os.open("/proc/self/ns/net", os.O_RDONLY)
-
-    def serve(self) -> None:
-        """Until this process's input ends."""
+def serve(path: str) -> None:
+    """Fork a guard for each stand-in, until this process's input ends."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps guards
         print("loaded", flush=True)
-        while True:
-            for key, _ in self._looking.select(POLL if self._children else None):
-                if key.fd == 0:
-                    for child in self._children:
-                        kill(child)
-                    return
-                if key.fileobj is self._listener:
-                    self._take(self._listener.accept()[0])
-                else:  # nothing is ever said by a stand-in: it is gone
-                    kill(key.data)
-                    self._looking.unregister(key.fileobj)
-            self._reap()
+        while listener in select.select([0, listener], [], [])[0]:
+            link, _ = listener.accept()
+            with link:
+                if os.fork() == 0:
+                    listener.close()
+                    guard(link)
 
-    def _take(self, link: socket.socket) -> None:
-        head, files, _, _ = socket.recv_fds(link, 4, 4)
-        size = int.from_bytes(head, "big")
-        assert size < MAX_ENVIRONMENT
-        text = link.recv(size, socket.MSG_WAITALL) if size else b""
-        child = 0
-        if text and len(text) == size and (child := os.fork()) == 0:
-            self._be_agent(files, json.loads(text))
-        for file in files:
-            os.close(file)
-        if not child:  # a stand-in that was killed while it asked
-            link.close()
-            return
-        with suppress(ProcessLookupError):
-            os.setpgid(child, child)
-        self._children[child] = link
-        self._looking.register(link, selectors.EVENT_READ, child)
 
-    def _be_agent(self, files: list[int], asked: dict[str, object]) -> None:
-        """Never returns."""
-        status = 1
-        try:
-            os.setpgid(0, 0)
-            self._looking.close()
-            for number in range(3):
-                os.dup2(files[number], number)
-            if not os.path.sameopenfile(files[3], self._network):
+def guard(link: socket.socket) -> NoReturn:
+    """Fork the agent, kill it when its stand-in is gone, and tell the stand-in how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    end_with_parent()
+    head, files, _, _ = socket.recv_fds(link, 4, 4)
+    text = link.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
+    try:
+        asked = json.loads(text)
+    except ValueError:  # a stand-in that was killed while it asked
+        os._exit(0)
+    if (agent := os.fork()) == 0:
+        link.close()
+        be_agent(files, asked)
+    with suppress(OSError):
+        os.setpgid(agent, agent)
+    # Nothing is ever said by a stand-in: when there is something to read, it is gone.
+    threading.Thread(target=lambda: (link.recv(1), kill(agent)), daemon=True).start()
+    _, status = os.waitpid(agent, 0)
+    kill(agent)  # what it has forked
+    with suppress(OSError):
+        link.sendall(bytes([os.waitstatus_to_exitcode(status) & 0xFF]))
+    os._exit(0)
+
+
+def be_agent(files: list[int], asked: dict[str, Any]) -> NoReturn:
+    """Run the agent's module with the stand-in's files, network, environment and folder."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        for number in range(3):
+            os.dup2(files[number], number)
+        with Path("/proc/self/ns/net").open() as here:
+            if not os.path.sameopenfile(files[3], here.fileno()):
                 enter(files[3])
-            os.closerange(3, 1024)
-            environ = asked["environ"]
-            assert isinstance(environ, dict)
-            os.environ.clear()
-            os.environ.update(environ)
-            os.chdir(str(asked["cwd"]))
-            random.seed()
-            tempfile.tempdir = None
-            sys.argv = ["agent"]
-            module = MUTANTS if "MUTANT" in os.environ else "check_nccl_allreduce.worker.agent"
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-            status = 0
-        except SystemExit as error:
-            status = error.code if isinstance(error.code, int) else 1
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            with suppress(BaseException):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(status)
-
-    def _reap(self) -> None:
-        for child, link in list(self._children.items()):
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended == 0:
-                continue
-            kill(child)  # what it has forked
-            del self._children[child]
-            with suppress(KeyError):
-                self._looking.unregister(link)
-            with suppress(OSError):
-                link.sendall((os.waitstatus_to_exitcode(status) & 0xFF).to_bytes(4, "big"))
-            link.close()
+        os.closerange(3, 1024)
+        os.environ.clear()
+        os.environ.update(asked["environ"])
+        os.chdir(asked["cwd"])
+        random.seed()
+        tempfile.tempdir = None
+        sys.argv = ["agent"]
+        module = MUTANTS if "MUTANT" in os.environ else "check_nccl_allreduce.worker.agent"
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
 
 
 def enter(network: int) -> None:
@@ -213,7 +186,7 @@ def main() -> None:
     from torch.distributed import run  # noqa: F401
     from torch.distributed.launcher import api  # noqa: F401
 
-    Loaded(sys.argv[1]).serve()
+    serve(sys.argv[1])
 
 
 if __name__ == "__main__":
