@@ -268,9 +268,9 @@ def test_a_nodes_rounds_are_put_together_and_its_two_pods_count_once() -> None:
         1: RankReport(1, watched=4.0, errors=(grew,)),
     }
     quiet = {0: RankReport(2, watched=5.0), 1: RankReport(2, watched=5.0)}
-    found = equipment.errors((0, 1), [both, quiet])
+    found = equipment.local((0, 1), [both, quiet])
     assert found == ports.Local((), (PortErrors("a", "symbol_error", 30, 10.0, 1),), counted=True)
-    assert equipment.errors((0, 1), [{0: RankReport(1)}]) == ports.UNKNOWN
+    assert equipment.local((0, 1), [{0: RankReport(1)}]) == ports.UNKNOWN
 
 
 @given(
@@ -290,7 +290,8 @@ def test_a_nodes_rounds_are_put_together_and_its_two_pods_count_once() -> None:
     )
 )
 def test_figures_that_cannot_be_are_left_out(rounds: list[tuple[float, list[PortErrors]]]) -> None:
-    for one in ports.merged(rounds).errors:
+    reports = [{0: RankReport(1, watched=s, errors=tuple(grew))} for s, grew in rounds]
+    for one in equipment.local((0,), reports).errors:
         assert one.counter == "symbol_error"
         assert one.count > 0
         assert one.seconds > 0

@@ -260,17 +260,22 @@ def test_what_may_still_run_is_no_silence(
     assert told == [(10.0, 0.0), (0.0, None)]
 
 
+def quiet(rounds: list[dict[int, RankReport]]) -> tuple[float, float, float]:
+    local = equipment.local((0, 1), rounds)
+    return local.silence, local.foreign, local.load
+
+
 def test_a_node_was_silent_where_all_its_pods_say_so_and_is_as_busy_as_the_busiest_while() -> None:
     both = {0: RankReport(1, silence=30, foreign=0.5), 1: RankReport(1, silence=20, foreign=0.0)}
     blind = {0: RankReport(2, silence=45, foreign=3.0), 1: RankReport(2)}
-    assert equipment.silence((0, 1), [both, blind]) == (20, 3.0, 0.0)
+    assert quiet([both, blind]) == (20, 3.0, 0.0)
     loaded = {0: RankReport(3, load=0.25), 1: RankReport(3, load=0.97)}
-    assert equipment.silence((0, 1), [loaded]) == (0.0, 0.0, 0.97)
+    assert quiet([loaded]) == (0.0, 0.0, 0.97)
     hostile = {
         0: RankReport(3, silence=-1.0, foreign=1e300, load=1e300),
         1: RankReport(3, silence=1e300, load=-1.0),
     }
-    assert equipment.silence((0, 1), [hostile, {}]) == (0.0, 0.0, 0.0)
+    assert quiet([hostile, {}]) == (0.0, 0.0, 0.0)
 
 
 def test_what_others_moved_comes_as_it_was_sent_and_an_older_member_says_nothing() -> None:
@@ -359,7 +364,7 @@ def test_what_gpus_say_is_told_once_with_the_round_since_which_it_is_so() -> Non
         {0: RankReport(2, devices=(HOT, nonsense))},
         {0: RankReport(3, devices=(HOT,))},
     ]
-    [fault] = equipment.devices((0,), rounds)
+    [fault] = equipment.local((0,), rounds).faults
     assert (fault.port, fault.kind) == ("GPU-3", "throttle")
     assert fault.sentence.startswith(
         "GPU-3 has said since round 2: the hardware slows the clocks down"
@@ -372,7 +377,7 @@ def test_what_gpus_say_comes_as_it_was_sent_and_is_bounded() -> None:
     report = RankReport(1, devices=(HOT,))
     assert decode(encode(report)) == report
     shouts = tuple(PortFault(f"\x1b{i}", "replay", "y" * 9000, "z") for i in range(99))
-    found = equipment.devices((0,), [{0: RankReport(1, devices=shouts)}])
+    found = equipment.local((0,), [{0: RankReport(1, devices=shouts)}]).faults
     assert len(found) == ports.MOST
     assert all(one.sentence.isprintable() and len(one.sentence) < 400 for one in found)
 

@@ -8,9 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from preflight_proto.printable import printable
+
 from . import nics
 from .control.messages import Hello, RankReport
-from .ports import AGES, Local, PortFault, bounded, merged
+from .ports import AGES, LINK, TEXT, Local, PortErrors, PortFault, bounded
 
 USUAL = 0.5
 """Of the nodes with these GPUs, more than this share must have the same adapters, to be what such a
@@ -115,47 +117,52 @@ def of_node(pods: Sequence[Hello], adapters: Mapping[int, Comparable]) -> Local:
     return Local(bounded(faults.values()))
 
 
-def errors(ranks: Sequence[int], rounds: Iterable[Mapping[int, RankReport]]) -> Local:
-    """What grew on their node in these rounds, each with its reports by rank."""
-    reports = [[results[rank] for rank in ranks if rank in results] for results in rounds]
-    return merged(
-        (
-            max(report.watched for report in round_),
-            [error for report in round_ for error in report.errors],
-        )
-        for round_ in reports
-        if round_
-    )
+def local(
+    ranks: Sequence[int],
+    rounds: Iterable[Mapping[int, RankReport]],
+    faults: Iterable[PortFault] = (),
+    *,
+    ports: bool = True,
+) -> Local:
+    """What these members' node knows of its own devices: ``faults`` before any round, and by the
+    reports of these rounds what grew, with ``ports``, what others moved and took in the silences,
+    and what GPUs said, each once, with the round in which it was first so.
 
-
-def devices(
-    ranks: Sequence[int], rounds: Iterable[Mapping[int, RankReport]]
-) -> tuple[PortFault, ...]:
-    """What their GPUs said in these rounds, each once, with the round in which it was first so."""
-    faults: dict[tuple[str, str], PortFault] = {}
-    for result in (results[rank] for results in rounds for rank in ranks if rank in results):
-        for fault in bounded(result.devices):
-            since = f"has said since round {result.round}: {fault.found}"
-            if fault.kind in GPUS.values():
-                standing = PortFault(fault.port, fault.kind, since, "which few other nodes' do")
-                faults.setdefault((fault.port, fault.kind), standing)
-    return tuple(faults.values())
-
-
-def silence(
-    ranks: Sequence[int], rounds: Iterable[Mapping[int, RankReport]]
-) -> tuple[float, float, float]:
-    """Of their node in these rounds: seconds in which nothing of the gang ran and all its members
-    counted what passed, and of the busiest such while GB/s of somebody else's and the share of
-    processor time that others took. Figures that cannot be are left out.
+    A counter's seconds are those of all rounds: one error in an hour is another rate than one in
+    each second that it was looked for. A node was silent where all its members counted what passed;
+    of somebody else's the busiest while counts. Hostile figures are left out.
     """
-    silent, most, load = 0.0, 0.0, 0.0
+    known = {(fault.port, fault.kind): fault for fault in faults}
+    grown: dict[tuple[str, str], list[int]] = defaultdict(list)
+    watched = silent = foreign = load = 0.0
     for results in rounds:
-        of_node = [results[rank] for rank in ranks if rank in results]
-        spans = [report.silence for report in of_node if 0 <= report.silence < AGES]
+        reports = [results[rank] for rank in ranks if rank in results]
+        seconds = max([0.0, *(report.watched for report in reports)])
+        if ports and 0 < seconds < AGES:
+            watched += seconds
+            most: Counter[tuple[str, str]] = Counter()
+            for error in (error for report in reports for error in report.errors):
+                if error.counter in LINK and error.count > 0:
+                    key = (printable(error.port, TEXT), error.counter)
+                    most[key] = max(most[key], error.count)
+            for key, count in most.items():
+                grown[key].append(count)
+        spans = [report.silence for report in reports if 0 <= report.silence < AGES]
         silent += min(spans) if len(spans) == len(ranks) else 0.0
-        rates = [report.foreign for report in of_node if report.foreign is not None]
-        most = max([most, *(rate for rate in rates if 0 <= rate < AGES)])
-        shares = [report.load for report in of_node if report.load is not None]
-        load = max([load, *(share for share in shares if 0 <= share <= 1)])
-    return silent, most, load
+        for report in reports:
+            foreign = max(foreign, _within(report.foreign, AGES))
+            load = max(load, _within(report.load, 1.0))
+            for fault in bounded(report.devices):
+                if fault.kind in GPUS.values():
+                    since = f"has said since round {report.round}: {fault.found}"
+                    said = PortFault(fault.port, fault.kind, since, "which few other nodes' do")
+                    known.setdefault((fault.port, fault.kind), said)
+    errors = tuple(
+        PortErrors(*key, sum(counts), watched, len(counts)) for key, counts in sorted(grown.items())
+    )
+    return Local(bounded(known.values()), errors, watched > 0, silent, foreign, load)
+
+
+def _within(figure: float | None, most: float) -> float:
+    """A member's figure, 0 where it is none or cannot be."""
+    return figure if figure is not None and 0 <= figure <= most else 0.0

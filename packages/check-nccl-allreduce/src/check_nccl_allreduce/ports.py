@@ -173,30 +173,3 @@ def taken(before: str, after: str) -> float | None:
     spent = [int(b) - int(a) for a, b in zip(lines[0][1:9], lines[1][1:9], strict=False)]
     whole = sum(spent)
     return 1 - sum(spent[3:5]) / whole if len(spent) == 8 and min(spent) >= 0 < whole else None
-
-
-def merged(rounds: Iterable[tuple[float, Iterable[PortErrors]]]) -> Local:
-    """Of a node, from each round's seconds under watch and what grew in it, by whichever of its
-    members. Hostile figures are left out.
-
-    A counter's seconds are those of all rounds: one error in an hour is another rate than one in
-    each second that it was looked for.
-    """
-    watched = 0.0
-    sums: dict[tuple[str, str], tuple[int, int]] = {}
-    for seconds, errors in rounds:
-        if not 0 < seconds < AGES:
-            continue
-        watched += seconds
-        most: dict[tuple[str, str], int] = {}
-        for error in errors:
-            if error.counter in LINK and error.count > 0:
-                key = (printable(error.port, TEXT), error.counter)
-                most[key] = max(most.get(key, 0), error.count)
-        for key, count in most.items():
-            total, times = sums.get(key, (0, 0))
-            sums[key] = (total + count, times + 1)
-    errors = tuple(
-        PortErrors(*key, count, watched, times) for key, (count, times) in sorted(sums.items())
-    )
-    return Local(errors=errors, counted=watched > 0)

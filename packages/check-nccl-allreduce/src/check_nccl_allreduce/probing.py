@@ -13,7 +13,7 @@ from . import domains, equipment, floors, localise
 from .control.messages import Failure, Hello, LaunchOrder, ProbeOrder, RankReport
 from .control.rounds import LaunchRound, ProbeRound, Probes
 from .localise import FactKind, Status
-from .ports import UNKNOWN, Local, bounded
+from .ports import UNKNOWN
 
 TRIALS: Final = 3
 WARMUP: Final = 1
@@ -100,19 +100,15 @@ class EndpointMap:
     def counted(
         self, rounds: Iterable[Mapping[int, RankReport]], *, ports: bool = True
     ) -> EndpointMap:
-        """The same, with what grew in these rounds, what passed in the silences before them and
-        what GPUs said after them, each with its members' reports by rank. ``ports``: whether ports'
-        errors count.
+        """The same, with what nodes have come to know of themselves in these rounds, each with its
+        members' reports by rank. ``ports``: whether ports' errors count.
         """
         reports = list(rounds)
-        endpoints = []
-        for endpoint, ranks in zip(self.endpoints, self.ranks, strict=True):
-            grew = equipment.errors(ranks, reports) if ports else UNKNOWN
-            quiet = equipment.silence(ranks, reports)
-            faults = bounded((*endpoint.local.faults, *equipment.devices(ranks, reports)))
-            known = Local(faults, grew.errors, grew.counted, *quiet)
-            endpoints.append(replace(endpoint, local=known))
-        return replace(self, endpoints=tuple(endpoints))
+        endpoints = tuple(
+            replace(end, local=equipment.local(ranks, reports, end.local.faults, ports=ports))
+            for end, ranks in zip(self.endpoints, self.ranks, strict=True)
+        )
+        return replace(self, endpoints=endpoints)
 
     def summary(self) -> str:
         """What is known of the switches between the nodes, in a few words."""
