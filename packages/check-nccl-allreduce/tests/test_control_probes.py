@@ -19,6 +19,7 @@ from check_nccl_allreduce.control.messages import (
     VerdictMessage,
 )
 from check_nccl_allreduce.control.rounds import LaunchRound, ProbeRound, Probes
+from check_nccl_allreduce.localise import Phase, Round
 from test_control import PASSED, Gang, start
 
 Changed = Callable[[RankStage], None]
@@ -33,7 +34,7 @@ def probes(groups: tuple[tuple[int, ...], ...], timeout: float, *, fresh: bool =
         for index, group in enumerate(groups)
         for base, rank in enumerate(group)
     }
-    return Probes(2, groups, orders)
+    return Probes(2, groups, orders, Round(2, Phase.MATCH, ()))
 
 
 @dataclass

@@ -310,7 +310,7 @@ def test_a_pair_that_moves_fewer_bytes_than_the_tables_need_not_reach_as_much() 
         if isinstance(what, LaunchOrder):
             rounds.append(LaunchRound(what, dict.fromkeys(those, at(0.5))))
             continue
-        clock += what.wait + 2
+        clock += what.step.wait + 2
         size = what.common.size
         good = RankReport(0, (size * 2 * 15 / 16 / 200e9,) * 3, 4)
         told = {} if what.common.hairpin else dict.fromkeys(those, good)

@@ -156,5 +156,5 @@ def test_a_second_look_waits_as_long_as_there_is_time_for_the_rounds_that_can_fo
     shape = EndpointMap(
         tuple(Endpoint(str(one)) for one in range(ends)), tuple((one,) for one in range(ends))
     )
-    first = ProbeRound(Probes(2, (), {}), took=4.0)
+    first = ProbeRound(Probes(2, (), {}, Round(2, Phase.HAIRPIN, ())), took=4.0)
     assert last_start(shape, [first], 10.0, 100.0) == pytest.approx(110.0 - rounds * LONGER * 4.0)

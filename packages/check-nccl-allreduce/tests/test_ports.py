@@ -459,12 +459,9 @@ class Folders(World):
             return result
 
         async def watched() -> RankReport:
-            member = ranks.Ranks(
-                {},
-                "127.0.0.1",
-                self.said.append,
-                sysfs.Counters(self.adapters(rank).watched, folder),
-            )
+            member = ranks.Ranks({}, "127.0.0.1", self.said.append)
+            counters = sysfs.Counters(self.adapters(rank).watched, folder)
+            member.join(Gang().roster(0), 1, {}, (), counters)
             return await member._watched(start(1), moved())
 
         return anyio.run(watched)

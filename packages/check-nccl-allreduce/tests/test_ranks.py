@@ -28,7 +28,7 @@ def explained(
 
     async def explain() -> RankReport:
         one = ranks.Ranks({}, "127.0.0.1", print)
-        one.join(Gang().roster(0), 2, {}, GPUS)
+        one.join(Gang().roster(0), 2, {}, GPUS, sysfs.Counters(()))
         return await one._explained(result)
 
     monkeypatch.setattr("preflight_proto.check.gpus.lost", nvml)
@@ -61,7 +61,7 @@ def stuck(
 
     async def tell() -> Failure | None:
         one = ranks.Ranks({}, "127.0.0.1", print)
-        one.join(Gang().roster(0), 2, {}, GPUS)
+        one.join(Gang().roster(0), 2, {}, GPUS, sysfs.Counters(()))
         one._agent = SimpleNamespace(asleep=asleep)  # type: ignore[assignment]
         return await one._diagnosed(failures.stuck(asleep=asleep))
 
@@ -120,7 +120,7 @@ def test_fresh_workers_hear_of_a_dead_path_before_their_probe_is_over(looped: in
 
     async def renew() -> None:
         one = ranks.Ranks({"NCCL_IB_TIMEOUT": "22"}, "127.0.0.1", print)
-        one.join(Gang().roster(0), 2, {}, GPUS)
+        one.join(Gang().roster(0), 2, {}, GPUS, sysfs.Counters(()))
         one._agent = agent  # type: ignore[assignment]
         await one._probers(3, fresh=True, looped=looped)
         await one._probers(3, fresh=True, looped=looped)  # of one round they are renewed once
@@ -137,7 +137,7 @@ def test_killed_workers_have_what_time_the_round_has(time: float, within: float)
 
     async def renew() -> None:
         one = ranks.Ranks({}, "127.0.0.1", print)
-        one.join(Gang().roster(0), 2, {}, GPUS)
+        one.join(Gang().roster(0), 2, {}, GPUS, sysfs.Counters(()))
         one._agent = agent  # type: ignore[assignment]
         await one._probers(3, fresh=True, looped=0, time=time)
 

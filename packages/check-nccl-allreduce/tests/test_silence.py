@@ -31,6 +31,7 @@ from check_nccl_allreduce.ports import PortFault
 from preflight_proto.check import Gpu
 from preflight_proto.check.scan import CounterSample
 from preflight_testing.fakes import NVML, build_nvml, nvml_node
+from test_control import Gang
 from test_judge import hellos, start, trouble
 from worlds import HEALTHY, Answer, World, took
 
@@ -128,6 +129,12 @@ class Accounted(Clocked):
         return self.accounts.pop(0)
 
 
+def joined(counters: sysfs.Counters, gpus: tuple[Gpu, ...] = ()) -> ranks.Ranks:
+    member = ranks.Ranks({}, "127.0.0.1", print)
+    member.join(Gang().roster(0), 1, {}, gpus, counters)
+    return member
+
+
 def reports(
     counters: Clocked,
     monkeypatch: pytest.MonkeyPatch,
@@ -151,7 +158,7 @@ def reports(
         return Workers()
 
     async def all_of_them() -> list[RankReport]:
-        member = ranks.Ranks({}, "127.0.0.1", print, counters)
+        member = joined(counters)
         await member.listen()
         order = ProbeOrder(1, 0, 0, 2, "h", 1, "nccl", 10**9, 3, 1, 1.0, 2.0, detail=detail)
         monkeypatch.setattr(member, "_probers", workers)
@@ -427,8 +434,7 @@ def test_gpus_are_asked_for_no_longer_than_a_quarter_of_what_the_round_has_left(
         return RankReport(1)
 
     async def one_round() -> None:
-        member = ranks.Ranks({}, "127.0.0.1", print, clock)
-        member._gpus = (Gpu(0, "GPU-0", "H100", "0:0"),)
+        member = joined(clock, (Gpu(0, "GPU-0", "H100", "0:0"),))
         await member.listen()
         await member._watched(
             ProbeOrder(1, 0, 0, 2, "h", 1, "nccl", 1, 3, 1, 1.0, timeout), given()
@@ -457,8 +463,7 @@ def test_that_the_hardware_slows_clocks_and_not_why_counts_from_the_second_look_
         return (CounterSample("GPU-0", reasons=next(coming), clock=800),)
 
     async def told() -> list[int]:
-        member = ranks.Ranks({}, "127.0.0.1", print)
-        member._gpus = (Gpu(0, "GPU-0", "H100", "0:0"),)
+        member = joined(sysfs.Counters(()), (Gpu(0, "GPU-0", "H100", "0:0"),))
         return [len(await member._faults_of_gpus(1.0)) for _ in looks]
 
     monkeypatch.setattr("preflight_proto.check.counters.sample", sample)

@@ -179,7 +179,7 @@ def test_a_leader_that_is_lost_in_localization_is_named_too() -> None:
 def test_what_the_others_workers_said_is_told() -> None:
     def of(rank: int, trouble: Failure | None) -> Hello:
         return msgspec.structs.replace(
-            hello(rank), standing=Standing("the leader, rank 0", 2, True, True, trouble)
+            hello(rank), standing=Standing("the leader, rank 0", 2, True, trouble)
         )
 
     broke = Failure("peer", "NCCL_REMOTE", "the connection to rank 0 broke")

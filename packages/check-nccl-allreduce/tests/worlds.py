@@ -155,7 +155,7 @@ class World:
     def played(self, order: Probes) -> ProbeRound:
         answers = {rank: one for group in order.groups for rank, one in self.answer(group).items()}
         opened = {group[0]: Opened(order.round, 1, "here") for group in order.groups}
-        self.clock += order.wait + ROUND
+        self.clock += order.step.wait + ROUND
         return ProbeRound(order, *split(answers), opened=opened, at=self.clock, took=ROUND)
 
     def launches(self) -> list[LaunchOrder]:

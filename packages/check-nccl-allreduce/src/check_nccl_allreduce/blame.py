@@ -108,13 +108,13 @@ def verdict(base: VerdictMessage, zone: Zone, localized: Localized) -> VerdictMe
     )
     if outcome != "failed":
         return msgspec.structs.replace(verdict, evidence={})
-    blamed = _blamed(localized)
+    blamed, named_only, evidence = _told(localized)
     only = {rank: text for rank, text in base.named.items() if rank not in blamed}
     return msgspec.structs.replace(
         verdict,
         blamed=blamed,
-        named=_together(only, _named(localized)),
-        evidence=_together(base.evidence, _evidence(localized)),
+        named=_together(only, named_only),
+        evidence=_together(base.evidence, evidence),
     )
 
 
@@ -153,41 +153,27 @@ def _spoilt(what: localise.Verdict) -> list[tuple[int, int]]:
     return sorted({(row.a, row.b) for row in what.matrix if row.status is Status.WRONG})
 
 
-def _blamed(localized: Localized) -> dict[int, str]:
-    """By rank, the code of what its node is blamed for."""
-    symptoms = {suspect.member: suspect.symptom for suspect in localized.verdict.suspects}
-    devices = {
-        localized.shape.endpoint(rank): cause.code
-        for rank, cause in localized.causes
-        if cause.kind == "device"
-    }
-    return {
-        rank: devices.get(node) or _BY_SYMPTOM.get(symptoms.get(node, Status.OK), "NODE_SLOW")
-        for node in localized.verdict.fatal_for
-        for rank in localized.shape.ranks[node]
-    }
-
-
-def _named(localized: Localized) -> dict[int, str]:
-    """By rank, what is known of a node that is named and not blamed, and what would settle it."""
-    what = localized.verdict
-    only = set(what.named) - set(what.fatal_for)
-    return {
-        rank: f"it is named and not blamed, to settle it: {suspect.settle or 'test it with other nodes'}"
-        for suspect in what.suspects
-        if suspect.member in only
-        for rank in localized.shape.ranks[suspect.member]
-    }
-
-
-def _evidence(localized: Localized) -> dict[int, str]:
-    """By rank, which kinds of evidence speak against a blamed node, and the witness."""
-    return {
-        rank: f"evidence: {', '.join(suspect.score.kinds)}; {suspect.witness}"
-        for suspect in localized.verdict.suspects
-        if suspect.score is not None and suspect.member in localized.verdict.fatal_for
-        for rank in localized.shape.ranks[suspect.member]
-    }
+def _told(localized: Localized) -> tuple[dict[int, str], dict[int, str], dict[int, str]]:
+    """By rank: the code of what its node is blamed for; of one named and not blamed what is known
+    and what would settle it; and of a blamed one the kinds of evidence, and the witness.
+    """
+    what, shape = localized.verdict, localized.shape
+    causes = {shape.endpoint(rank): c.code for rank, c in localized.causes if c.kind == "device"}
+    suspects = {suspect.member: suspect for suspect in what.suspects}
+    blamed, named, evidence = {}, {}, {}
+    for node in {*what.fatal_for, *what.named}:
+        suspect = suspects.get(node)
+        for rank in shape.ranks[node]:
+            if node in what.fatal_for:
+                symptom = suspect.symptom if suspect is not None else Status.OK
+                blamed[rank] = causes.get(node) or _BY_SYMPTOM.get(symptom, "NODE_SLOW")
+                if suspect is not None and suspect.score is not None:
+                    kinds = ", ".join(suspect.score.kinds)
+                    evidence[rank] = f"evidence: {kinds}; {suspect.witness}"
+            elif suspect is not None:
+                settle = suspect.settle or "test it with other nodes"
+                named[rank] = f"it is named and not blamed, to settle it: {settle}"
+    return blamed, named, evidence
 
 
 def verdict_of(message: VerdictMessage, rank: int) -> Verdict:

@@ -170,13 +170,15 @@ def _localized(
     culprit = syndrome.gang(last.order.world, hellos, last.results) if zone is Zone.WRONG else None
     whose = shape.endpoint(culprit.member) if culprit is not None and culprit.rank >= 0 else -1
     state = state.after_gang(zone, gbps, whose)
-    state = probing.replay(state, shape, hellos, last.order, probed)
+    done = probing.replay(state, shape, probed)
+    state = probing.skip(done, shape, hellos, last.order)
+    skipped = [played.round for played in state.rounds[len(done.rounds) :]]
     until = probing.last_start(shape, probed, plan.now, plan.timeout)
     step, in_time = localise.next(state, plan.now, until), True
     if isinstance(step, localise.Round):
         hung = zone in {Zone.HANG, Zone.ERROR}
         probes = probing.next_probes(
-            step, shape, hellos, last, probed, left=plan.timeout, hung=hung
+            step, shape, hellos, last, probed, left=plan.timeout, hung=hung, skipped=skipped
         )
         if probes is not None:
             if not probed:

@@ -127,39 +127,22 @@ class EndpointMap:
 
 
 def replay(
-    state: localise.State,
-    shape: EndpointMap,
-    hellos: Mapping[int, Hello],
-    start: LaunchOrder,
-    rounds: Sequence[ProbeRound],
+    state: localise.State, shape: EndpointMap, rounds: Sequence[ProbeRound]
 ) -> localise.State:
-    """The state after these rounds, in order, and after those that cannot be run here; of two
-    nodes, after those too that nobody would ask for by what their devices have said since.
-    """
+    """The state after these rounds, in order, and those before each of which nothing was learnt."""
     for played in rounds:
-        state = _skipped(state, shape, hellos, start)
-        if not isinstance(step := localise.next(state), localise.Round):
-            step = _asked(shape, played, len(state.rounds) + 2)
-        state = state.after(step, outcomes(shape, played), played.at)
-    return _skipped(state, shape, hellos, start)
+        for step in played.order.skipped:
+            state = _unplayed(state, step)
+        state = state.after(played.order.step, outcomes(shape, played), played.at)
+    return state
 
 
-def _asked(shape: EndpointMap, played: ProbeRound, number: int) -> localise.Round:
-    """The round of two nodes that was played: each to itself, or their pair."""
-    alone = played.order.common.hairpin > 0
-    phase, role = localise.Phase.MATCH, localise.Role.MATCH
-    if alone:
-        phase, role = localise.Phase.HAIRPIN, localise.Role.HAIRPIN
-    groups = ({shape.endpoint(rank) for rank in group} for group in played.order.groups)
-    return localise.Round(
-        number, phase, tuple(localise.Probe(tuple(sorted(g)), role) for g in groups)
-    )
-
-
-def _skipped(
+def skip(
     state: localise.State, shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder
 ) -> localise.State:
-    """Nodes with a single GPU have no hairpin: nothing is learnt from it."""
+    """The state after those rounds, too, that cannot be run here: nodes with a single GPU have no
+    hairpin, and nothing is learnt from it.
+    """
     while isinstance(step := localise.next(state), localise.Round):
         nodes = [probe.members[0] for probe in step.probes]
         own = step.phase is localise.Phase.HAIRPIN
@@ -220,9 +203,11 @@ def next_probes(
     *,
     left: float,
     hung: bool,
+    skipped: Sequence[localise.Round] = (),
 ) -> Probes | None:
     """The probes of one round; None when there is no time for it. ``last``: the gang's launch;
     ``left``: seconds for all rounds to come. ``hung``: the gang's own workers may sit in it still.
+    ``skipped``: the rounds just before it of which nothing was learnt.
 
     New workers may take longer for their communicator than a round's share of the time: as long as
     the gang's took.
@@ -264,7 +249,7 @@ def next_probes(
                 hairpin=looped.get(rank, 0),
             )
             base += count
-    return Probes(number, groups, orders, step.wait)
+    return Probes(number, groups, orders, step, tuple(skipped))
 
 
 def _broke(played: ProbeRound) -> bool:

@@ -53,14 +53,10 @@ class Ranks:
     """
 
     def __init__(
-        self,
-        environ: Mapping[str, str],
-        address: str,
-        say: Callable[[str], None],
-        counters: Counters | None = None,
+        self, environ: Mapping[str, str], address: str, say: Callable[[str], None]
     ) -> None:
         self._environ, self._address, self._say = environ, address, say
-        self._counters = counters or Counters(())
+        self._counters = Counters(())
         self._group = anyio.create_task_group()
         self._agent: LaunchAgent | None = None
         self._roster: Roster | None = None
@@ -107,15 +103,15 @@ class Ranks:
         roster: Roster,
         count: int,
         variables: Mapping[str, str],
-        gpus: tuple[Gpu, ...] = (),
-        counters: Counters | None = None,
+        gpus: tuple[Gpu, ...],
+        counters: Counters,
     ) -> None:
         """Be ``count`` ranks, with these ``variables`` too, on these ``gpus``, of this roster's
         member, which has just been read; ``counters``: of the ports that the node has by now.
         """
         self._roster, self._count, self._joined = roster, count, anyio.current_time()
         self._variables, self._gpus = variables, gpus
-        self._counters, self._counting = counters or self._counters, False
+        self._counters, self._counting = counters, False
 
     async def listen(self) -> None:
         """Nothing of the gang sends here until the next order: what passes is somebody else's. But

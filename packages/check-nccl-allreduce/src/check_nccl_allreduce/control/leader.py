@@ -220,7 +220,7 @@ class Leader:
 
     async def _pause(self, this: ProbeRound) -> None:
         """The wait before a round, unless the gang is broken meanwhile."""
-        with anyio.move_on_after(this.order.wait):
+        with anyio.move_on_after(this.order.step.wait):
             while not this.left and not this.lost:
                 await self._news.wait()
 

@@ -273,7 +273,5 @@ class MemberSession:
             notify(RankStage("launched"))
             answer = await work(order, notify)
             if self._standing is not None and isinstance(answer, RankReport):
-                self._standing = msgspec.structs.replace(
-                    self._standing, reported=True, trouble=answer.trouble
-                )
+                self._standing = msgspec.structs.replace(self._standing, trouble=answer.trouble)
             conn.send(answer)

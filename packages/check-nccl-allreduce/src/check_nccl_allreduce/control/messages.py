@@ -92,7 +92,6 @@ class Standing(msgspec.Struct, frozen=True):
     """In words."""
     round: int
     probing: bool = False
-    reported: bool = False
     trouble: Failure | None = None
 
 

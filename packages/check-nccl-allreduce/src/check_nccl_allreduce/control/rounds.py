@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from ..localise import Round
 from .messages import HeartbeatPace, LaunchOrder, Leaving, Opened, ProbeOrder, RankReport, RankStage
 
 SETTLE: Final = 3.0
@@ -25,14 +26,15 @@ HEARTBEATS: Final = 3
 @dataclass(frozen=True)
 class Probes:
     """Probes to run at the same time: the ranks of each one's members, the first of which holds the
-    store. ``orders``: by rank, as a member gets it but for that store's place. ``wait``: seconds to
-    let pass before the round starts.
+    store. ``orders``: by rank, as a member gets it but for that store's place. ``step``: the round
+    of localisation that they are, and ``skipped`` those just before it that cannot be run here.
     """
 
     round: int
     groups: tuple[tuple[int, ...], ...]
     orders: dict[int, ProbeOrder]
-    wait: float = 0.0
+    step: Round
+    skipped: tuple[Round, ...] = ()
 
     @property
     def common(self) -> ProbeOrder:
