@@ -38,6 +38,20 @@ def total(world: int, iteration: int, element: int) -> int:
     return totals(world)[(element * pattern.P + iteration) % pattern.M]
 
 
+def _row(values: list[int], shift: int) -> list[int]:
+    return [values[(element * pattern.P + shift) % pattern.M] for element in range(pattern.M)]
+
+
+def first_row(world: int, rank: int, iteration: int) -> list[int]:
+    """The first M elements of a rank's data; the rest repeats them."""
+    return _row(table(world), rank * pattern.Q + iteration)
+
+
+def expected(world: int, iteration: int) -> list[int]:
+    """The first M elements of what every rank must hold afterwards; the rest repeats them."""
+    return _row(totals(world), iteration)
+
+
 def scaled(factor: float) -> Part:
     return lambda *at: factor * right(*at)
 

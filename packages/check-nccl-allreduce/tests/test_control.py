@@ -173,13 +173,6 @@ class Gang:
         return {rank: one.code for rank, one in sorted(self.verdicts.items())}
 
 
-def test_all_members_end_with_the_very_same_verdict() -> None:
-    gang = Gang()
-    gang.run(gang.lead, lambda: gang.member(0), lambda: gang.member(1), lambda: gang.member(2))
-    assert list(gang.verdicts.values()) == [PASSED] * 3
-    assert set(gang.rounds[0].results) == {0, 1, 2}
-
-
 def test_forty_members_come_at_once() -> None:
     gang = Gang(size=40)
     gang.run(gang.lead, *[partial(gang.member, rank) for rank in range(40)])
@@ -300,17 +293,6 @@ def test_a_leader_without_its_members_names_the_missing() -> None:
     verdict = gang.verdicts[0]
     assert isinstance(verdict, VerdictMessage)
     assert "rank 1 of 3 never reached the leader" in verdict.reason
-
-
-@pytest.mark.parametrize("changes", [{"token": "another"}, {"generation": 2}])
-def test_a_member_of_another_gang_or_generation_is_a_stranger(changes: dict[str, Any]) -> None:
-    gang = Gang(size=2, patience=2.0)
-    gang.run(
-        lambda: gang.lead(hello_within=1.0),
-        lambda: gang.member(0),
-        lambda: gang.member(1, **changes),
-    )
-    assert gang.codes() == {0: "PEER_MISSING", 1: "PEER_MISSING"}
 
 
 def test_a_member_told_by_a_false_leader_does_not_believe_it() -> None:

@@ -49,8 +49,9 @@ def test_what_is_sealed_is_opened_in_order() -> None:
         Session("token", 2, b"L" * 16, b"M" * 16),
         Session("token", 3, b"l" * 16, b"M" * 16),
         Session("token", 3, b"L" * 16, b"m" * 16),
+        Session("token", 3, b"L" * 16, b"M" * 16, place=1),
     ],
-    ids=["token", "generation", "leader's nonce", "member's nonce"],
+    ids=["token", "generation", "leader's nonce", "member's nonce", "another leader"],
 )
 def test_a_frame_of_another_session_is_refused(other: Session) -> None:
     with pytest.raises(NotAuthentic):

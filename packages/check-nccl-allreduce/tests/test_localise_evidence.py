@@ -235,14 +235,6 @@ def test_many_nodes_that_tell_of_a_device_fault_at_once_are_named_and_not_fatal(
     assert (verdict.named, verdict.fatal_for) == ((0, 1, 2, 3), ())
 
 
-@pytest.mark.parametrize("labels", ["true", "stale", "absent"])
-def test_one_to_three_bad_nodes_are_named(labels: str) -> None:
-    world = known("sick", SickNode((1, 3)), labels=(labels,), nodes=(8, 64))
-    tally = simulate([world], gangs=60)["sick"]
-    assert tally.healthy_blamed == 0
-    assert tally.bad_named >= 0.98 * tally.bad
-
-
 @pytest.mark.parametrize("hairpins", ["switch", "none"])
 def test_bad_nodes_whose_devices_say_so_are_blamed_with_hairpins_and_without(
     hairpins: str,

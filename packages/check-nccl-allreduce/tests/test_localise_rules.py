@@ -52,8 +52,10 @@ def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that
 @pytest.mark.parametrize(
     "world",
     [
-        StagedWorld("lying labels", (SickNode((1, 3)),), 40, nodes=(8, 72), labels=("shuffled",)),
-        StagedWorld("coarse labels", (SickNode((1, 3)),), 40, nodes=(8, 72), labels=("coarse",)),
+        *(
+            StagedWorld(f"labels {word}", (SickNode((1, 3)),), 40, nodes=(8, 72), labels=(word,))
+            for word in ("true", "stale", "absent", "shuffled", "coarse")
+        ),
         known("drift", SickNode((1, 3)), gangs=40, nodes=(8, 72), drift=0.03),
         known(
             "two generations",
@@ -65,7 +67,7 @@ def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that
     ],
     ids=lambda world: world.name,
 )
-def test_where_labels_lie_nobody_healthy_is_blamed_and_who_is_bad_is_named(
+def test_whatever_labels_say_nobody_healthy_is_blamed_and_who_is_bad_is_named(
     world: StagedWorld,
 ) -> None:
     tally = simulate([world])[world.name]

@@ -14,7 +14,7 @@ import pytest
 from check_nccl_allreduce import syndrome
 from check_nccl_allreduce.worker import pattern
 from needs import needs_torch
-from numbers_of_ranks import expected, first_row
+from residuals import expected, first_row
 
 pytestmark = [needs_torch, pytest.mark.component]  # torch starts programs where it is imported
 

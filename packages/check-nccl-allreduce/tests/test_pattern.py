@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 from check_nccl_allreduce.worker import pattern
-from numbers_of_ranks import expected, first_row
+from residuals import expected, first_row
 
 WORLDS = [2, 3, 8]
 T = 4

@@ -409,97 +409,51 @@ def test_a_hostile_members_words_are_bounded_and_printable() -> None:
     )
 
 
-class Folders(World):
-    """A gang whose nodes have folders for /sys: a sick port counts symbol errors whenever its node
-    moves data.
-    """
+def reported(grew: int) -> RankReport:
+    """What a member reports of a round in which the symbol errors of a port grew by so many."""
+    readings = iter([{("mlx5_1:1", "symbol_error"): 5}, {("mlx5_1:1", "symbol_error"): 5 + grew}])
 
-    def __init__(
-        self, root: Path, nodes: int, sick: Mapping[int, int], slow: int, *, backend: str = "nccl"
-    ) -> None:
-        super().__init__(nodes, lambda group: {}, backend=backend, workers=1)
-        self.root, self.sick, self.slow = root, sick, slow
-        self.reported: dict[int, int] = {}
-        self.answer = self._measured
-        for rank in range(nodes):
-            trees.write(self.folder(rank), trees.counters(trees.node(2, 400)))
+    class Read(sysfs.Counters):
+        async def read(self) -> Mapping[tuple[str, str], int]:
+            return next(readings)
 
-    def folder(self, rank: int) -> Path:
-        return self.root / f"node-{rank}"
+    async def moved() -> RankReport:
+        return took(HEALTHY)
 
-    def adapters(self, rank: int) -> nics.Adapters:
-        return nics.recognize(sysfs.snapshot(self.folder(rank)))
+    async def watched() -> RankReport:
+        member = ranks.Ranks({}, "127.0.0.1", print)
+        member.join(Gang().roster(0), 1, {}, (), Read(()))
+        return await member._watched(start(1), moved())
 
-    def hellos(self) -> dict[int, Hello]:
-        found = {}
-        for rank, hello in super().hellos().items():
-            own = self.adapters(rank)
-            found[rank] = msgspec.structs.replace(
-                hello,
-                model="H100",
-                nic=own.nic,
-                fabric=own.fabric,
-                ports=own.faults,
-                listed=own.listed,
-            )
-        return found
+    return anyio.run(watched)
 
-    def _measured(self, group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
+
+def counting(*sick: int, backend: str = "nccl") -> VerdictMessage:
+    """The verdict of eight nodes, of which node 2 is slow and these count symbol errors."""
+    healthy, errors = reported(0), reported(10**6)
+
+    def answer(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
+        times = (HEALTHY * (3 if 2 in group else 1),) * 3
         return {
-            rank: self._report(rank, took(HEALTHY * (3 if self.slow in group else 1)))
+            rank: msgspec.structs.replace(errors if rank in sick else healthy, times=times)
             for rank in group
         }
 
-    def _report(self, rank: int, result: RankReport) -> RankReport:
-        folder = self.folder(rank)
-
-        async def moved() -> RankReport:
-            file = folder / "sys/class/infiniband/mlx5_1/ports/1/counters/symbol_error"
-            file.write_text(str(int(file.read_text()) + self.sick.get(rank, 0)))
-            return result
-
-        async def watched() -> RankReport:
-            member = ranks.Ranks({}, "127.0.0.1", self.said.append)
-            counters = sysfs.Counters(self.adapters(rank).watched, folder)
-            member.join(Gang().roster(0), 1, {}, (), counters)
-            return await member._watched(start(1), moved())
-
-        return anyio.run(watched)
+    down = (2,) if backend == "gloo" else ()
+    return World(8, answer, backend=backend, down=down).run()
 
 
-def test_a_sick_port_that_counts_errors_is_told_in_the_verdict_of_the_gang(tmp_path: Path) -> None:
-    verdict = Folders(tmp_path, 8, {2: 10**6}, slow=2).run()
+def test_a_sick_port_that_counts_errors_is_told_in_the_verdict_of_the_gang() -> None:
+    verdict = counting(2)
     assert (verdict.blamed, verdict.metadata["named"]) == ({}, "node-2")
     assert "node-2: mlx5_1:1 counted" in verdict.reason
     assert "to settle it: measure it to itself over its own NICs" in verdict.named[2]
 
 
-def test_errors_that_all_nodes_count_are_told_of_none(tmp_path: Path) -> None:
-    verdict = Folders(tmp_path, 8, dict.fromkeys(range(8), 10**6), slow=2).run()
-    assert verdict.metadata["named"] == "node-2"
-    assert "symbol_error" not in verdict.reason
-
-
-def test_of_gloo_ports_say_nothing(tmp_path: Path) -> None:
-    world = Folders(tmp_path, 8, {2: 10**6}, slow=2, backend="gloo")
-    (world.folder(2) / "sys/class/infiniband/mlx5_1/ports/1/state").write_text("1: DOWN\n")
-    assert "mlx5_1:1" not in world.run().reason
-
-
-def test_a_slow_node_without_hairpins_whose_port_came_up_slower_is_blamed_by_name_of_the_port(
-    tmp_path: Path,
-) -> None:
-    world = Folders(tmp_path, 8, {}, slow=2)
-    (world.folder(2) / "sys/class/infiniband/mlx5_1/ports/1/rate").write_text(
-        "200 Gb/sec (2X NDR)\n"
-    )
-    verdict = world.run()
-    assert verdict.blamed == {2: "NODE_SLOW"}
-    assert (
-        "node-2: mlx5_1:1 runs at 200 Gbit/s, its siblings at 400 (1 of 8 nodes so)"
-        in verdict.reason
-    )
-    assert "mlx5_1:1 runs at 200 Gbit/s" in verdict.evidence[2]
+def test_errors_that_all_nodes_count_or_of_gloo_are_told_of_none() -> None:
+    for verdict in (counting(*range(8)), counting(2, backend="gloo")):
+        assert verdict.metadata["named"] == "node-2"
+        assert "mlx5_" not in verdict.reason
 
 
 def test_reading_counters_takes_little_of_a_round(tmp_path: Path, *, timed: bool) -> None:

@@ -234,7 +234,6 @@ class GangUnderTest:
             "CHECK_TIMEOUT": "50s",
             "TEST_HOME": str(home),
             "TMPDIR": self.sockets.name,
-            "MASTER_PORT_GIVEN": str(self.master_port),
             **variables,
         }
         if self.preloaded:

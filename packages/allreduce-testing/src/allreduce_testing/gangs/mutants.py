@@ -8,13 +8,11 @@ product.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,18 +152,16 @@ def no_rendezvous() -> None:
     agent.launch = launch
 
 
-def slow(*, unnamed: bool = False) -> None:
+def slow() -> None:
     """Launch once the file MUTANT_UNTIL exists: the others' side of the rendezvous stands open
-    meanwhile; ``unnamed``: the first launch has torchrun's own name for it, which everybody knows.
+    meanwhile.
     """
     real = agent.launch
 
     def launch(argv: list[str]) -> None:
-        order = json.loads(os.environ["PREFLIGHT_WORKER_ORDER"]) if unnamed else {}
-        first = order.get("master_port") == int(os.environ["MASTER_PORT_GIVEN"])
         while mine_by_node(argv) and not Path(os.environ["MUTANT_UNTIL"]).exists():
             time.sleep(0.02)
-        real([word for word in argv if not (first and word.startswith("--rdzv-id="))])
+        real(argv)
 
     agent.launch = launch
 
@@ -221,7 +217,6 @@ PREPARED: dict[str, Callable[[], None]] = {
     "slow": slow,
     "no-rendezvous": no_rendezvous,
     "wall-clock": wall_clock,
-    "slow-unnamed": partial(slow, unnamed=True),
 }
 
 
