@@ -19,15 +19,8 @@ def test_of_five_minutes_the_gang_has_two_localization_two_and_a_half_and_the_re
 ):
     one = Budget(300.0)
     assert (one.launch, one.probes(120.0, 120.0), one.report) == (120.0, 150.0, 10.0)
-
-
-def test_a_gang_that_was_quick_leaves_localization_no_more_than_half() -> None:
-    assert Budget(300.0).probes(20.0, 20.0) == 150.0
-    assert Budget(300.0).probes(100.0, 20.0) == 70.0
-
-
-def test_a_second_launch_is_paid_by_localization_and_never_by_the_report() -> None:
-    assert Budget(300.0).probes(250.0, 250.0) == 40.0
+    assert (one.probes(20.0, 20.0), one.probes(100.0, 20.0)) == (150.0, 70.0)  # no more than half
+    assert one.probes(250.0, 250.0) == 40.0  # a second launch was not the report's to pay
 
 
 def test_a_launch_without_topology_files_leaves_localization_half_of_its_share() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from allreduce_testing.gangs.gang import GangUnderTest
 from check_nccl_allreduce import domains
 from check_nccl_allreduce.control.messages import Hello, LaunchOrder
@@ -15,34 +16,24 @@ ZONE = "topology.kubernetes.io/zone"
 SPINE = "network.topology.nvidia.com/spine"
 
 
-def test_the_leaf_is_taken() -> None:
-    nodes = [{LEAF: "one"}, {LEAF: "two"}, {LEAF: "one"}]
-    assert domains.choose(nodes) == (LEAF, ("one", "two", "one"))
-
-
-def test_the_narrowest_that_puts_nodes_together_is_taken() -> None:
-    nodes = [{ACCELERATOR: "rack-1", LEAF: "one"}, {ACCELERATOR: "rack-1", LEAF: "one"}]
-    assert domains.choose(nodes) == (ACCELERATOR, ("rack-1", "rack-1"))
-
-
-def test_a_label_of_which_each_node_has_its_own_gives_way_to_one_that_groups() -> None:
-    nodes = [{ACCELERATOR: f"gpu-{i}", LEAF: "one"} for i in range(3)]
-    assert domains.choose(nodes) == (LEAF, ("one", "one", "one"))
-
-
-def test_where_no_two_nodes_are_together_each_is_its_own() -> None:
-    nodes = [{LEAF: "one"}, {LEAF: "two"}]
-    assert domains.choose(nodes) == (LEAF, ("one", "two"))
-
-
-def test_the_label_that_most_nodes_have_is_taken_and_others_are_unknown() -> None:
-    nodes = [
-        {LAYER_3: "nn-1"},
-        {LAYER_3: "nn-1", SUBBLOCK: "x"},
-        {SUBBLOCK: "x"},
-        {LAYER_3: "nn-2"},
-    ]
-    assert domains.choose(nodes) == (LAYER_3, ("nn-1", "nn-1", None, "nn-2"))
+@pytest.mark.parametrize(
+    ("nodes", "label", "values"),
+    [
+        ([{LEAF: "one"}, {LEAF: "two"}, {LEAF: "one"}], LEAF, ("one", "two", "one")),
+        ([{ACCELERATOR: "rack", LEAF: "one"}] * 2, ACCELERATOR, ("rack", "rack")),
+        ([{ACCELERATOR: f"gpu-{i}", LEAF: "one"} for i in range(2)], LEAF, ("one", "one")),
+        ([{LEAF: "one"}, {LEAF: "two"}], LEAF, ("one", "two")),
+        (
+            [{LAYER_3: "a"}, {LAYER_3: "a", SUBBLOCK: "x"}, {SUBBLOCK: "x"}, {LAYER_3: "b"}],
+            *(LAYER_3, ("a", "a", None, "b")),
+        ),
+    ],
+    ids=["leaf", "narrowest that groups", "each its own", "nobody together", "most nodes have it"],
+)
+def test_the_label_that_most_nodes_have_and_that_groups_them_is_taken(
+    nodes: list[dict[str, str]], label: str, values: tuple[str | None, ...]
+) -> None:
+    assert domains.choose(nodes) == (label, values)
 
 
 def test_zone_and_spine_are_no_domain() -> None:

@@ -65,25 +65,6 @@ def test_a_missing_gpu_is_this_members_own_verdict_and_ends_the_gang() -> None:
     assert (brings.own, brings.trouble and brings.trouble.code) == (verdict, "GPU_MISSING")
 
 
-def test_the_workloads_own_topology_file_comes_first(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NCCL_TOPO_FILE", "/mine.xml")
-    mapped = (("p5.48xlarge", "p5.xml"),)
-    brings, _ = brought(
-        Settings(topology_folder=folder, topology_mapping=mapped, instance_type="p5.48xlarge")
-    )
-    assert brings.variables == {"NCCL_TOPO_FILE": "/mine.xml"}
-    assert brings.topology_file == "/mine.xml, the workload's NCCL_TOPO_FILE"
-
-
-def test_without_a_file_nccl_finds_out_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NCCL_TOPO_FILE", raising=False)
-    brings, said = brought(Settings())
-    assert (brings.variables, brings.topology_file, brings.trouble) == ({}, "", None)
-    assert said == ["topology: NCCL's own detection, as no instance type is mapped to a file"]
-
-
 def test_where_it_may_not_the_gang_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NCCL_TOPO_FILE", raising=False)
     brings, _ = brought(Settings(topology_fallback="false"))

@@ -16,6 +16,7 @@ from check_nccl_allreduce.control.messages import (
     RankReport,
     RankStage,
     VerdictMessage,
+    among,
 )
 from check_nccl_allreduce.control.rounds import LaunchRound, ProbeRound, Probes
 from check_nccl_allreduce.settings import Settings
@@ -391,6 +392,12 @@ def test_every_node_that_tells_of_its_own_device_is_blamed_unless_many_do_at_onc
     assert told(40, 2).blamed == {0: "GPU_LOST", 1: "GPU_LOST"}
     assert told(3, 2).blamed == {}
     assert "one cause is likely" in told(3, 2).reason
+
+
+def test_of_many_members_four_are_named_and_the_rest_counted() -> None:
+    names = [f"m{i}" for i in range(15)]
+    assert among(names, 16) == "m0, m1, m2, m3 and 11 more"
+    assert among(names, 15) == "every member"
 
 
 def test_members_of_one_nvlink_domain_are_known_by_what_their_drivers_say() -> None:

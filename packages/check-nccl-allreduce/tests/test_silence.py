@@ -32,7 +32,7 @@ from preflight_proto.check import Gpu
 from preflight_proto.check.scan import CounterSample
 from preflight_testing.fakes import NVML, build_nvml, nvml_node
 from test_control import Gang
-from test_judge import hellos, start, trouble
+from test_judge import hellos, start
 from worlds import HEALTHY, Answer, World, took
 
 BYTES = ("port_xmit_data", "port_rcv_data")
@@ -172,46 +172,66 @@ def reports(
     return anyio.run(all_of_them)
 
 
-def silences(
-    counters: Clocked, monkeypatch: pytest.MonkeyPatch, *results: RankReport, detail: bool = False
-) -> list[tuple[float, float | None]]:
-    """What it says of the silence before each."""
-    told = reports(counters, monkeypatch, *results, detail=detail)
-    return [(one.silence, one.foreign) for one in told]
-
-
 G = 10**9
+BROKEN = RankReport(1, trouble=Failure("class", "X", "x"))
+SILENCES: dict[str, tuple[Clocked, list[RankReport], bool, list[tuple[float, float | None]]]] = {
+    "others' bytes": (
+        *(Clocked(0, 20 * G, 90 * G, 90 * G, 200 * G), [RankReport(1), RankReport(2)], False),
+        [(10.0, 2.0), (10.0, 0.0)],
+    ),
+    "counters that do not count the gang's own": (
+        *(Clocked(5, 5, 9, 9, 9), [RankReport(1), RankReport(2)], False),
+        [(0.0, None), (0.0, None)],
+    ),
+    "a virtual function, whose silence does not count": (
+        *(Clocked(0, 20 * G, 90 * G, model="ib 0x15b3:0x101e"), [RankReport(1)], False),
+        [(0.0, 2.0)],
+    ),
+    "after trouble": (
+        *(Clocked(0, 0, 9 * G, 50 * G, 90 * G), [BROKEN, RankReport(2)], False),
+        [(10.0, 0.0), (0.0, None)],
+    ),
+    "after a detail that never came": (
+        *(Clocked(0, 0, 9 * G, 50 * G, 90 * G), [RankReport(1), RankReport(2)], True),
+        [(10.0, 0.0), (0.0, None)],
+    ),
+}
+"""Counters, rounds, whether these ask for details, and of the silence before each its seconds and
+what others moved in it."""
 
 
+@pytest.mark.parametrize(("counters", "rounds", "detail", "told"), SILENCES.values(), ids=SILENCES)
 def test_a_member_tells_what_others_moved_while_nothing_of_the_gang_ran(
+    counters: Clocked,
+    rounds: list[RankReport],
+    told: list[tuple[float, float | None]],
     monkeypatch: pytest.MonkeyPatch,
+    *,
+    detail: bool,
 ) -> None:
-    quiet = Clocked(0, 20 * G, 90 * G, 90 * G, 200 * G)
-    assert silences(quiet, monkeypatch, RankReport(1), RankReport(2)) == [(10.0, 2.0), (10.0, 0.0)]
+    said = reports(counters, monkeypatch, *rounds, detail=detail)
+    assert [(one.silence, one.foreign) for one in said] == told
 
 
+@pytest.mark.parametrize(
+    ("taken", "renewed", "loads"),
+    [
+        ((0, 0, 0, 95, 95), 0, [None, 0.95]),
+        ((0, 100, 100), 0, [None]),  # before the first round it is the gang's own
+        # And so is what new workers take: the fourth is as their order comes, the fifth thereafter.
+        ((0, 0, 0, 25, 125, 125, 175, 175), 2, [None, 0.25, 0.5]),
+    ],
+)
 def test_a_member_tells_what_others_took_of_the_processors_though_no_bytes_are_counted(
+    taken: tuple[int, ...],
+    renewed: int,
+    loads: list[float | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    node = Accounted(0, 0, 0, 95, 95)
-    told = reports(node, monkeypatch, RankReport(1), RankReport(2))
-    assert [(one.load, one.foreign) for one in told] == [(None, None), (0.95, None)]
-
-
-def test_what_the_processors_load_before_the_first_round_is_the_gangs_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    [told] = reports(Accounted(0, 100, 100), monkeypatch, RankReport(1))
-    assert told.load is None
-
-
-def test_what_a_members_own_new_workers_take_of_the_processors_is_nobody_elses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # The fourth as the order comes, the fifth thereafter.
-    node = Accounted(0, 0, 0, 25, 125, 125, 175, 175)
-    told = reports(node, monkeypatch, *map(RankReport, (1, 2, 3)), renewed=2)
-    assert [(one.load, one.silence) for one in told] == [(None, 0.0), (0.25, 0.0), (0.5, 0.0)]
+    rounds = [RankReport(1 + i) for i in range(len(loads))]
+    told = reports(Accounted(*taken), monkeypatch, *rounds, renewed=renewed)
+    assert [one.load for one in told] == loads
+    assert not any(one.silence or one.foreign for one in told)
 
 
 @pytest.mark.parametrize(
@@ -231,20 +251,6 @@ def test_processor_time_is_what_was_neither_idle_nor_waiting_for_disks(
     assert ports.taken(before, after) == (share if share is None else pytest.approx(share))
 
 
-def test_counters_that_do_not_count_the_gangs_own_bytes_say_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    blind = Clocked(5, 5, 9, 9, 9)
-    assert silences(blind, monkeypatch, RankReport(1), RankReport(2)) == [(0.0, None)] * 2
-
-
-def test_of_a_virtual_function_others_bytes_count_and_silence_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    virtual = Clocked(0, 20 * G, 90 * G, model="ib 0x15b3:0x101e")
-    assert silences(virtual, monkeypatch, RankReport(1)) == [(0.0, 2.0)]
-
-
 def test_of_an_adapter_that_is_split_silence_does_not_count(tmp_path: Path) -> None:
     tree = trees.node(2, 400)
     tree["sys/class/infiniband/mlx5_1/device/sriov_numvfs"] = "8"
@@ -252,19 +258,6 @@ def test_of_an_adapter_that_is_split_silence_does_not_count(tmp_path: Path) -> N
     trees.write(tmp_path, tree)
     watched = nics.recognize(sysfs.snapshot(tmp_path)).watched
     assert [sysfs.Counters([port]).whole for port in watched] == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("first", "detail"),
-    [(RankReport(1, trouble=trouble("class").trouble), False), (RankReport(1), True)],
-)
-def test_what_may_still_run_is_no_silence(
-    monkeypatch: pytest.MonkeyPatch, first: RankReport, detail: bool
-) -> None:
-    told = silences(
-        Clocked(0, 0, 9 * G, 50 * G, 90 * G), monkeypatch, first, RankReport(2), detail=detail
-    )
-    assert told == [(10.0, 0.0), (0.0, None)]
 
 
 def quiet(rounds: list[dict[int, RankReport]]) -> tuple[float, float, float]:

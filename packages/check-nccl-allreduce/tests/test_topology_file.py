@@ -5,10 +5,8 @@ and what both say together.
 from __future__ import annotations
 
 import pytest
-from check_nccl_allreduce import blame
 from check_nccl_allreduce.control.messages import Failure, LaunchOrder, RankReport, RankStage
 from check_nccl_allreduce.control.rounds import LaunchRound
-from preflight_proto.check.events import events
 from worlds import HEALTHY, Answer, World, slow, took
 
 MINE = "/mine.xml, the workload's NCCL_TOPO_FILE"
@@ -61,23 +59,26 @@ def test_the_verdict_names_file_and_members_both_bandwidths_and_what_to_do() -> 
     assert "/mine.xml" in verdict.metadata["files"]
 
 
-def test_every_members_event_is_not_fatal_and_asks_for_nothing() -> None:
-    verdict = healthy().run()
-    for rank in range(4):
-        [event] = events(
-            "nccl-allreduce", "NCCLAllReduceTest", "Node", blame.verdict_of(verdict, rank)
-        )
-        assert (event.fatal, event.action.value, event.error_codes) == (
-            False,
-            "NONE",
-            ("TOPOLOGY_FILE",),
-        )
-
-
 def test_a_file_of_the_operators_mapping_counts_as_a_workloads_own() -> None:
     verdict = healthy(file=MAPPED).run()
     assert verdict.code == "TOPOLOGY_FILE"
     assert f"correct or remove {MAPPED} (every member)." in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("one", "code", "launches"),
+    [
+        (world(slow(), took(1.7 * HEALTHY)), "TOPOLOGY_FILE", 2),
+        (world(slow(), took(HEALTHY, wrong=3)), "DATA_UNLOCALISED", 2),
+        (World(4, slow(1), spare=60.0), "LOW_BANDWIDTH", 1),
+        (World(4, slow(), dict.fromkeys(range(4), took(HEALTHY)), files={0: MINE}), "OK", 1),
+    ],
+    ids=["between floor and expected without it", "wrong data", "no file", "above its floor"],
+)
+def test_a_slow_gang_with_a_file_alone_is_launched_without_it(
+    one: World, code: str, launches: int
+) -> None:
+    assert (one.run().code, len(one.launches())) == (code, launches)
 
 
 def test_different_files_are_all_named_with_their_members() -> None:
@@ -92,29 +93,6 @@ def test_different_files_are_all_named_with_their_members() -> None:
         f"{MINE} (rank 0 (pod-0 on node-0)); {MAPPED} (rank 1 (pod-1 on node-1))."
         in one.run().reason
     )
-
-
-def test_of_many_members_four_are_named_and_the_rest_counted() -> None:
-    files = dict.fromkeys(range(15), MINE)
-    verdict = World(
-        16, slow(), files=files, bare=dict.fromkeys(range(16), took(HEALTHY)), spare=60.0
-    ).run()
-    assert "rank 3 (pod-3 on node-3) and 11 more)" in verdict.reason
-
-
-def test_between_floor_and_expected_without_the_file_is_well_too() -> None:
-    assert world(slow(), took(1.7 * HEALTHY)).run().code == "TOPOLOGY_FILE"
-
-
-def test_without_a_file_nothing_is_launched_again() -> None:
-    one = World(4, slow(1), spare=60.0)
-    assert (one.run().code, len(one.launches())) == ("LOW_BANDWIDTH", 1)
-
-
-def test_a_gang_above_its_floor_keeps_its_file() -> None:
-    one = healthy()
-    one.gang = dict.fromkeys(range(4), took(HEALTHY))
-    assert (one.run().outcome, len(one.launches())) == ("passed", 1)
 
 
 def test_a_slow_node_is_found_and_named_when_the_file_is_not_the_cause() -> None:
@@ -165,10 +143,6 @@ def test_where_nccl_does_not_run_without_the_file_no_pair_is_measured_and_nobody
         [],
     )
     assert "no pairs were measured, as a launch without it failed (" in verdict.reason
-
-
-def test_wrong_data_without_the_file_is_wrong_data() -> None:
-    assert world(slow(), took(HEALTHY, wrong=3)).run().code == "DATA_UNLOCALISED"
 
 
 def test_a_device_error_without_the_file_is_its_own_nodes() -> None:
