@@ -108,7 +108,7 @@ def verdict(base: VerdictMessage, zone: Zone, localized: Localized) -> VerdictMe
     )
     if outcome != "failed":
         return msgspec.structs.replace(verdict, evidence={})
-    blamed, named_only, evidence = _told(localized)
+    blamed, named_only, evidence = _answers(localized)
     only = {rank: text for rank, text in base.named.items() if rank not in blamed}
     return msgspec.structs.replace(
         verdict,
@@ -153,7 +153,7 @@ def _spoilt(what: localise.Verdict) -> list[tuple[int, int]]:
     return sorted({(row.a, row.b) for row in what.matrix if row.status is Status.WRONG})
 
 
-def _told(localized: Localized) -> tuple[dict[int, str], dict[int, str], dict[int, str]]:
+def _answers(localized: Localized) -> tuple[dict[int, str], dict[int, str], dict[int, str]]:
     """By rank: the code of what its node is blamed for; of one named and not blamed what is known
     and what would settle it; and of a blamed one the kinds of evidence, and the witness.
     """
