@@ -155,8 +155,8 @@ def local(
             for fault in bounded(report.devices):
                 if fault.kind in GPUS.values():
                     since = f"has said since round {report.round}: {fault.found}"
-                    said = PortFault(fault.port, fault.kind, since, "which few other nodes' do")
-                    known.setdefault((fault.port, fault.kind), said)
+                    standing = PortFault(fault.port, fault.kind, since, "which few other nodes' do")
+                    known.setdefault((fault.port, fault.kind), standing)
     errors = tuple(
         PortErrors(*key, sum(counts), watched, len(counts)) for key, counts in sorted(grown.items())
     )
