@@ -1,55 +1,61 @@
 """The check as a process, on a simulated node: the fakes of e2e stand for nccl-tests and
-nvidia-smi.
+nvidia-smi, and an NVML in C for the driver. The matrix has what it finds; here is how it goes.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 from check_nccl_loopback.settings import Settings
 from preflight_proto.check.settings import SettingsError, read
 from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
+from preflight_testing.fakes import FAKES
+from preflight_testing.matrix.facts import MODEL, node_json, uuids
 
-TOOLS = Path(__file__).resolve().parents[3] / "e2e" / "fakes" / "bin"
-H100 = "NVIDIA H100 80GB HBM3"
-HEALTHY = {
-    "tests": "2.17.6",
-    "rings": 380.0,
-    "nvls": 478.0,
-    "knee_mib": 27,
-    "memory_gib": 80,
-    "shm_mib": 1,
-}
-
+TOOLS = FAKES / "bin"
+SICK = uuids("node-a")[3]
 Go = Callable[..., CheckRun]
+needs_a_compiler = pytest.mark.skipif(
+    shutil.which("cc") is None and shutil.which("gcc") is None,
+    reason="no C compiler here: the NVML stand-in cannot be built",
+)
 
 
 @pytest.fixture
-def go(connector: FakeConnector, tmp_path: Path) -> Go:
-    """Run the check on ``count`` GPUs of a node with the facts given, listed by nvidia-smi."""
+def go(connector: FakeConnector, tmp_path: Path, request: pytest.FixtureRequest) -> Go:
+    """Run the check on ``count`` GPUs of a node; ``nccl`` is what nccl-tests finds there. With
+    ``gpus``, what the driver says of a GPU by its index, NVML lists them, else nvidia-smi does.
+    """
 
     def run(
-        count: int = 8, model: str = H100, path: str = "", before: str = "", **facts: Any
+        gpus: Mapping[int, Mapping[str, object]] | None = None,
+        *,
+        count: int = 8,
+        before: str = "",
+        nccl: dict[str, Any] | None = None,
+        **variables: str,
     ) -> CheckRun:
-        variables = {name: facts.pop(name) for name in list(facts) if name.isupper()}
-        gpus = [
-            {"uuid": f"GPU-{i}", "name": model, "pci": f"00000000:{i:02X}:00.0", "link": "nvlink"}
-            for i in range(count)
-        ]
+        said = [{"gpu": index, **facts} for index, facts in (gpus or {}).items()]
+        facts = node_json("node-a", {"facts": said, "nccl": nccl or {}})
+        facts["gpus"] = facts["gpus"][:count]
         node = tmp_path / "node.json"
-        node.write_text(json.dumps({"gpus": gpus, "nccl": {**HEALTHY, **facts}}))
+        node.write_text(json.dumps(facts))
         given = {
-            "PATH": path or f"{TOOLS}:{Path(sys.executable).parent}:/usr/bin:/bin",
+            "PATH": f"{TOOLS}:{Path(sys.executable).parent}:/usr/bin:/bin",
             "FAKE_NODE_JSON": str(node),
-            "NVIDIA_VISIBLE_DEVICES": ",".join(str(gpu["uuid"]) for gpu in gpus),
+            "NVIDIA_VISIBLE_DEVICES": ",".join(str(gpu["uuid"]) for gpu in facts["gpus"]),
             "EXPECTED_GPUS": str(count),
             **variables,
         }
+        if gpus is not None:
+            given["LD_LIBRARY_PATH"] = str(request.getfixturevalue("library"))
         ran = run_check(
             [sys.executable, "-c", f"{before}\nfrom check_nccl_loopback.check import main; main()"],
             connector,
@@ -63,11 +69,16 @@ def go(connector: FakeConnector, tmp_path: Path) -> Go:
     return run
 
 
-def fatal(connector: FakeConnector) -> list[tuple[str, ...]]:
+def raised(connector: FakeConnector) -> list[tuple[object, ...]]:
     return [
-        (e.check_name, e.error_code[0], *(x.entity_value for x in e.entities_impacted))
+        (
+            e.check_name.removeprefix("NCCLLoopbackTest"),
+            e.error_code[0],
+            e.is_fatal,
+            *(x.entity_value for x in e.entities_impacted),
+        )
         for e in connector.events
-        if e.is_fatal
+        if not e.is_healthy
     ]
 
 
@@ -75,7 +86,7 @@ def fatal(connector: FakeConnector) -> list[tuple[str, ...]]:
 def test_healthy_gpus_pass_whatever_the_age_of_nccl_tests(
     go: Go, connector: FakeConnector, tests: str
 ) -> None:
-    ran = go(tests=tests)
+    ran = go(nccl={"tests": tests})
     assert (ran.exit_code, ran.result.code, ran.result.expected) == (0, "OK", 466.0)
     assert ran.result.measured is not None
     assert ran.result.measured > 440
@@ -88,19 +99,6 @@ def test_healthy_gpus_pass_whatever_the_age_of_nccl_tests(
         ("Node", False),
         ("GPU", True),
     }
-
-
-def test_one_gpu_is_skipped_with_the_reason(go: Go, connector: FakeConnector) -> None:
-    ran = go(1)
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "skipped", "ONE_GPU")
-    assert connector.events == []
-    assert "nothing to measure" in ran.lines[-1]
-
-
-def test_a_slow_gpu_is_named_with_one_fatal_event(go: Go, connector: FakeConnector) -> None:
-    ran = go(ports=[{"gpu": "GPU-3", "gbps": 120}])
-    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "SLOW_GPU", "GPU-3")
-    assert fatal(connector) == [("NCCLLoopbackTestBandwidth", "SLOW_GPU", "GPU-3")]
 
 
 LIMITED = """
@@ -116,54 +114,10 @@ throttling.read = read
 def test_a_node_that_is_slow_for_want_of_cpu_is_not_blamed(
     go: Go, connector: FakeConnector
 ) -> None:
-    ran = go(ports=[{"gpu": "GPU-3", "gbps": 120}], before=LIMITED)
+    ran = go(nccl={"ports": [{"gpu": 3, "gbps": 120}]}, before=LIMITED)
     assert (ran.result.outcome, ran.result.code) == ("inconclusive", "CPU_THROTTLED")
     assert "60% of the time" in ran.result.reason
-    assert fatal(connector) == []
-
-
-def test_a_run_that_fails_and_one_that_passes_leave_nothing_standing(
-    go: Go, connector: FakeConnector
-) -> None:
-    go(ports=[{"gpu": "GPU-3", "gbps": 120}])
-    raised = {
-        (e.check_name, str(e.entities_impacted)) for e in connector.events if not e.is_healthy
-    }
-    connector.batches.clear()
-    go()
-    assert raised <= {
-        (e.check_name, str(e.entities_impacted)) for e in connector.events if e.is_healthy
-    }
-
-
-def test_a_threshold_far_below_the_floor_is_obeyed_with_a_warning(go: Go) -> None:
-    ran = go(rings=150.0, nvls=0, NCCL_LOOPBACK_THRESHOLD_GBPS="10")
-    assert (ran.exit_code, ran.result.code) == (0, "OK")
-    assert any(line.startswith("warning: NCCL_LOOPBACK_THRESHOLD_GBPS is 10") for line in ran.lines)
-
-
-def test_full_shared_memory_is_inconclusive_and_names_the_fix(
-    go: Go, connector: FakeConnector
-) -> None:
-    ran = go(shm_mib=1 << 30)
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (1, "inconclusive", "SHM_FULL")
-    assert fatal(connector) == []
-    assert "volume at /dev/shm" in ran.lines[-1]
-    assert any("failed to extend /dev/shm/nccl-" in line for line in ran.lines)
-
-
-@pytest.mark.parametrize("on_inconclusive", ["", "allow"])
-def test_without_the_tool_the_image_is_misconfigured(
-    go: Go, connector: FakeConnector, on_inconclusive: str
-) -> None:
-    ran = go(NCCL_LOOPBACK_TOOL="no-such-perf", ON_INCONCLUSIVE=on_inconclusive)
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
-        2,
-        "misconfigured",
-        "TOOL_MISSING",
-    )
-    assert "no-such-perf is not on PATH in the image preflight-nccl-loopback" in ran.lines[-1]
-    assert connector.events == []
+    assert raised(connector) == [("", "CPU_THROTTLED", False)]
 
 
 def test_a_tool_whose_library_is_missing_is_named(go: Go, tmp_path: Path) -> None:
@@ -176,21 +130,13 @@ def test_a_tool_whose_library_is_missing_is_named(go: Go, tmp_path: Path) -> Non
     assert "libnccl.so.2" in ran.lines[-1]
 
 
-def test_a_hang_is_ended_in_time_and_accuses_nobody(go: Go, connector: FakeConnector) -> None:
-    ran = go(state="hang", CHECK_TIMEOUT="3s")
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
-        1,
-        "inconclusive",
-        "CHECK_TIMEOUT",
-    )
-    assert fatal(connector) == []
-
-
 def test_fewer_gpus_in_cuda_than_in_the_driver_accuse_nobody(
     go: Go, connector: FakeConnector
 ) -> None:
-    assert go(visible=7).result.code == "GPU_COUNT"
-    assert fatal(connector) == []
+    ran = go(nccl={"visible": 7})
+    assert ran.result.code == "GPU_COUNT"
+    assert raised(connector) == [("", "GPU_COUNT", False)]
+    assert any(line.startswith("| Invalid number of GPUs") for line in ran.lines)
 
 
 def test_the_operators_variables_are_apart_by_spaces_and_may_have_commas() -> None:
@@ -209,7 +155,7 @@ def test_the_operators_variables_do_not_say_which_gpus_take_part(variable: str) 
 def test_the_tool_gets_no_secret_of_the_container(go: Go, tmp_path: Path) -> None:
     tool = tmp_path / "spy"
     tool.write_text(
-        f'#!/bin/sh\ncase "$*" in *-h*) ;; *) env > {tmp_path}/env.txt;; esac\nexec {TOOLS}/all_reduce_perf "$@"\n'
+        f'#!/bin/sh\ncase "$1" in -h) ;; *) env > {tmp_path}/env.txt;; esac\nexec {TOOLS}/all_reduce_perf "$@"\n'
     )
     tool.chmod(0o755)
     ran = go(
@@ -245,12 +191,12 @@ def test_the_tool_gets_no_secret_of_the_container(go: Go, tmp_path: Path) -> Non
 def test_the_sweep_of_the_adr_is_run_and_its_json_read_and_removed(
     go: Go, tmp_path: Path, tests: str
 ) -> None:
-    ran = go(tests=tests, TMPDIR=str(tmp_path))
+    ran = go(nccl={"tests": tests}, TMPDIR=str(tmp_path))
     assert (ran.exit_code, ran.result.code) == (0, "OK")
     [line] = [line for line in ran.lines if line.startswith("measurement: ")]
     measured = json.loads(line.removeprefix("measurement: "))
     assert (measured["model"], measured["gpus"], measured["links"], measured["size"]) == (
-        H100,
+        MODEL,
         "8",
         "nvlink",
         "1G",
@@ -278,31 +224,51 @@ def test_a_built_in_topology_file_is_chosen_by_instance_type(go: Go, tmp_path: P
     )
 
 
-def test_a_poisoned_environment_changes_nothing(go: Go) -> None:
-    ran = go(
-        NCCL_COMM_ID="10.0.0.1:1",
-        NCCL_TESTS_MIN_BW="9999",
-        NCCL_DEBUG_FILE="/nowhere",
-        CUDA_VISIBLE_DEVICES="0",
-    )
-    assert (ran.exit_code, ran.result.code) == (0, "OK")
+# --- beside a driver
 
 
-def test_bad_variables_exit_2_and_say_what_to_set(go: Go) -> None:
-    ran = go(NCCL_LOOPBACK_SIZE="big", NCCL_LOOPBACK_THRESHOLD_GBPS="fast")
-    assert ran.exit_code == 2
-    assert ran.lines[:2] == [
-        'misconfigured: NCCL_LOOPBACK_THRESHOLD_GBPS: "fast" is not a number of GB/s; set e.g. 150, or remove it to use the built-in behaviour.',
-        'misconfigured: NCCL_LOOPBACK_SIZE: "big" is not a size from 1M to 64G; set e.g. 1G or 256M, or remove it to use 1G.',
+@needs_a_compiler
+def test_what_the_driver_knows_is_fatal_before_any_load(go: Go, connector: FakeConnector) -> None:
+    ran = go({i: {"links": 18, "links_up": 17 if i == 3 else 18} for i in range(8)})
+    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "NVLINK_DOWN", SICK)
+    assert raised(connector) == [("Scan", "NVLINK_DOWN", True, SICK)]
+    assert not any(line.startswith("running:") for line in ran.lines)
+
+
+@needs_a_compiler
+def test_a_gpu_that_is_gone_once_all_rows_are_there_is_lost(
+    go: Go, connector: FakeConnector
+) -> None:
+    ran = go({3: {"faults": f"nvmlDeviceGetTemperature={pynvml.NVML_ERROR_GPU_IS_LOST}"}})
+    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "GPU_LOST", SICK)
+    assert raised(connector) == [("Device", "GPU_LOST", True, SICK)]
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("call", ["nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetP2PStatus"])
+def test_a_library_that_crashes_costs_what_it_was_asked_and_not_the_check(
+    go: Go, connector: FakeConnector, call: str
+) -> None:
+    ran = go({3: {"faults": f"{call}=crash"}})
+    assert (ran.exit_code, ran.result.code, raised(connector)) == (0, "OK", [])
+    assert [line for line in ran.lines if "ended by" in line] == [
+        f"NVML: {call} ended by SIGSEGV; what it would say is not known."
     ]
+    cleared = {event.check_name for event in connector.events if event.is_healthy}
+    assert "NCCLLoopbackTestScan" not in cleared  # who does not see all clears nothing
 
 
-def test_mig_devices_are_skipped(go: Go, connector: FakeConnector, tmp_path: Path) -> None:
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    (tools / "nvidia-smi").write_text(
-        "#!/bin/sh\necho '0, MIG-1, A100, 0:1'\necho '1, MIG-2, A100, 0:1'\n"
-    )
-    (tools / "nvidia-smi").chmod(0o755)
-    ran = go(2, path=f"{tools}:{TOOLS}:{Path(sys.executable).parent}:/usr/bin:/bin")
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "skipped", "MIG")
+@needs_a_compiler
+def test_a_library_that_crashes_hides_nothing_that_it_has_said(
+    go: Go, connector: FakeConnector
+) -> None:
+    ran = go({3: {"remap_failed": 1, "faults": "nvmlDeviceGetSramEccErrorStatus=crash"}})
+    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "ROW_REMAP_FAILED", SICK)
+
+
+@needs_a_compiler
+def test_two_gpus_that_have_a_third_of_their_links_for_each_other_are_healthy(go: Go) -> None:
+    for ends, ended in ((0, (0, "OK")), (2, (1, "SLOW_NODE"))):  # at a GPU, at a switch
+        board = {i: {"links": 18, "link_ends": ends} for i in range(2)}
+        ran = go(board, count=2, nccl={"rings": 123.6, "nvls": 0})
+        assert (ran.exit_code, ran.result.code) == ended

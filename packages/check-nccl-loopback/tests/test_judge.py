@@ -21,7 +21,7 @@ from check_nccl_loopback.tool import Tool
 from hypothesis import given
 from hypothesis import strategies as st
 from nodes import GIB, H100, Node, conclude, gpus
-from preflight_proto.check import NODE, Action, Finding, Outcome, Subject, Verdict, alive, counters
+from preflight_proto.check import Action, Finding, Outcome, Subject, Verdict, alive, counters
 from preflight_proto.check import gpus as devices
 from preflight_proto.check.events import events
 from test_links import HYBRID
@@ -78,6 +78,86 @@ def test_a_healthy_node_passes_after_one_run() -> None:
     assert len(after.results) == 1
 
 
+def siblings(count: int, **kinds: str) -> Progress:
+    pairs = {
+        (a, b): kinds.get(f"k{a}{b}", "PIX") for a in range(count) for b in range(a + 1, count)
+    }
+    return replace(case(count, "NVIDIA X1000", LinkClass.PCIE), kinds=pairs)
+
+
+def pairs_of(gpu: int) -> frozenset[tuple[int, int]]:
+    return frozenset((min(gpu, other), max(gpu, other)) for other in range(8) if other != gpu)
+
+
+def evenly(rings: float, *slow: tuple[int, int]) -> Node:
+    """A node that is as fast as that all over, by rings, but for the links that are slow."""
+    return Node(rings=rings, nvls=0.0, links=dict.fromkeys(slow, 0.45 * rings))
+
+
+EIGHT, X1000, H20 = case(), case(8, "NVIDIA X1000"), case(8, "NVIDIA H20")
+BONDED = replace(case(4, "Tesla V100-SXM2-16GB"), kinds=parse_matrix(HYBRID))
+MAPPED = replace(EIGHT, topology_file="/topo/mapped.xml")
+SLOW, SLOW_GPU = Node(rings=40.0, nvls=40.0), Node(ports={3: 120.0})
+SIBLING = Node(rings=20.0, nvls=0.0, ports={2: 6.0})
+VERDICTS: dict[str, tuple[Node, Progress, str, set[str | None], str]] = {
+    # id: node, what is known before, outcome and code, who is blamed fatally, words of the reason
+    "slow GPUs 2 and 4": (Node(ports={2: 150.0, 4: 90.0}), EIGHT, "failed SLOW_GPU", {"GPU-2", "GPU-4"}, ""),
+    "slow GPUs 2 and 3": (Node(ports={2: 150.0, 3: 90.0}), EIGHT, "failed SLOW_GPU", {"GPU-2", "GPU-3"}, ""),
+    "slow GPUs 0 and 7": (Node(ports={0: 150.0, 7: 90.0}), EIGHT, "failed SLOW_GPU", {"GPU-0", "GPU-7"}, ""),
+    "slow GPUs 1 and 5": (Node(ports={1: 150.0, 5: 90.0}), EIGHT, "failed SLOW_GPU", {"GPU-1", "GPU-5"}, ""),
+    "slow all over": (SLOW, EIGHT, "failed SLOW_NODE", set(), "no GPU stands out"),
+    "one slow link": (Node(links={(2, 3): 90.0}), EIGHT, "failed SLOW_NODE", set(), "only the link between GPU-2 and GPU-3 is slow"),
+    "NVLS slower than rings": (Node(nvls=320.0), EIGHT, "failed SLOW_NODE", set(), ""),
+    "NVLS far slower": (Node(nvls=100.0), EIGHT, "failed SLOW_NODE", set(), ""),
+    "no floor, a slow sibling": (SIBLING, siblings(4), "failed SLOW_GPU", set(), "GPU-2 is slow with every partner"),
+    "no floor, a slow sibling with fewer lanes": (SIBLING, replace(siblings(4), signs=(sign("PCIE_WIDTH", 2),)), "failed SLOW_GPU", {"GPU-2"}, ""),
+    "no floor, a slow link": (evenly(20.0, (1, 2)), siblings(4), "failed SLOW_NODE", set(), "only the link between GPU-1 and GPU-2 is slow"),
+    "no floor, pairs joined differently": (evenly(20.0, (1, 2), (0, 3)), siblings(4, k12="SYS", k03="SYS"), "passed UNKNOWN_HARDWARE", set(), ""),
+    "no floor, one or two NVLinks a pair": (evenly(45.0, (0, 1), (0, 2), (1, 3)), BONDED, "passed UNKNOWN_HARDWARE", set(), ""),
+    "no floor for this size": (evenly(0.5), case(size=512 << 20), "passed NO_FLOOR_FOR_SIZE", set(), "256M"),
+    "four of a board, slow": (evenly(1.0), case(4), "failed SLOW_NODE", set(), ""),
+    "four of a board, healthy": (evenly(360.0), case(4), "passed OK", set(), ""),
+    "one source": (evenly(250.0), H20, "passed BELOW_ONE_SOURCE", set(), ""),
+    "one source, and the driver": (evenly(250.0), replace(H20, signs=(sign("POWER_BRAKE", 2),)), "failed SLOW_NODE", set(), ""),
+    "one source, a slow GPU": (Node(rings=340.0, nvls=0.0, ports={4: 100.0}), H20, "failed SLOW_GPU", {"GPU-4"}, ""),
+    "slow in a crowd": (Node(crowd={6: 150.0}), EIGHT, "failed SLOW_GPU", set(), "without GPU-6"),
+    "GPU 5 hangs": (Node(hanging=pairs_of(5)), EIGHT, "failed NCCL_HANG", set(), "each has GPU-5"),
+    "GPU 0 hangs": (Node(hanging=pairs_of(0)), EIGHT, "failed NCCL_HANG", set(), "each has GPU-0"),
+    "a pair hangs": (Node(hanging=frozenset({(2, 3)})), EIGHT, "failed NCCL_HANG", set(), "of GPU-2 and GPU-3 hangs, while other pairs end; see"),
+    "every pair hangs": (Node(hanging=frozenset().union(*map(pairs_of, range(8)))), EIGHT, "inconclusive CHECK_TIMEOUT", set(), ""),
+    "slow, and somebody on a GPU": (SLOW, replace(EIGHT, held={"GPU-5": 1}), "inconclusive GPU_OCCUPIED", set(), ""),
+    "fast, and somebody on a GPU": (Node(), replace(EIGHT, held={"GPU-5": 1}), "passed OK", set(), ""),
+    "a slow GPU with somebody on it": (SLOW_GPU, replace(EIGHT, held={"GPU-3": 2}), "inconclusive GPU_OCCUPIED", set(), "GPU-3 (2 process(es))"),
+    "somebody on it excuses it": (SLOW_GPU, replace(EIGHT, held={"GPU-3": 2}), "inconclusive GPU_OCCUPIED", set(), "nobody is blamed for SLOW_GPU"),
+    "a slow GPU with somebody on another": (SLOW_GPU, replace(EIGHT, held={"GPU-5": 2}), "failed SLOW_GPU", {"GPU-3"}, ""),
+    "a limit of CPU that hardly counts": (SLOW_GPU, replace(EIGHT, throttled=0.05), "failed SLOW_GPU", {"GPU-3"}, ""),
+    "fast without CPU": (Node(), replace(EIGHT, throttled=1.0), "passed OK", set(), ""),
+    "wrong data without CPU": (Node(wrong=frozenset({3})), replace(EIGHT, throttled=1.0), "failed WRONG_DATA", {"GPU-3"}, ""),
+    "a threshold far below": (evenly(150.0), replace(EIGHT, threshold=10.0), "passed OK", set(), ""),
+    "a threshold just met": (evenly(150.0), replace(EIGHT, threshold=150.0), "passed OK", set(), ""),
+    "a threshold just missed": (evenly(150.0), replace(EIGHT, threshold=151.0), "failed SLOW_NODE", set(), ""),
+    "a threshold above the floor": (evenly(150.0), replace(EIGHT, threshold=500.0), "failed SLOW_NODE", set(), ""),
+    "a threshold for unknown hardware": (evenly(5.0), replace(X1000, threshold=10.0), "failed SLOW_NODE", set(), ""),
+    "the workload's variables": (evenly(5.0), replace(EIGHT, threshold=150.0, variables=("NCCL_P2P_DISABLE", "NCCL_FOO")), "failed SLOW_NODE", set(), ""),
+    "a topology file that slows": (Node(topology_factor=0.3), MAPPED, "failed TOPOLOGY_FILE", set(), "/topo/mapped.xml"),
+    "a slow GPU, a fine topology file": (Node(ports={6: 100.0}), MAPPED, "failed SLOW_GPU", {"GPU-6"}, ""),
+    "wrong data": (Node(wrong=frozenset({5})), EIGHT, "failed WRONG_DATA", {"GPU-5"}, ""),
+    "wrong data of no single GPU": (Node(wrong=frozenset(range(8))), EIGHT, "failed WRONG_DATA", {None}, ""),
+    "wrong data of unknown hardware": (Node(wrong=frozenset({1})), case(4, "NVIDIA X1000"), "failed WRONG_DATA", {"GPU-1"}, ""),
+    "an error of all": (Node(dying=frozenset(range(8))), EIGHT, "failed NCCL_INTERNAL_ERROR", set(), ""),
+    "an error of one GPU": (Node(dying=frozenset({4})), EIGHT, "failed NCCL_INTERNAL_ERROR", set(), "only with GPU-4"),
+    "an error of one GPU, and its links": (Node(dying=frozenset({4})), replace(EIGHT, signs=(sign("NVLINK_RECOVERY", 4),)), "failed NCCL_INTERNAL_ERROR", {"GPU-4"}, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", VERDICTS)
+def test_the_verdict_about_a_node(what: str) -> None:
+    node, known, code, blamed, says = VERDICTS[what]
+    seen = verdict(node, known)
+    assert (f"{seen.outcome} {seen.code}", subjects(seen)) == (code, blamed)
+    assert says in seen.reason
+
+
 def test_a_dip_is_measured_again_and_forgiven() -> None:
     dips = iter([0.5, 1.0])
     seen, after = conclude(Node(noise=lambda: next(dips)), case())
@@ -94,26 +174,6 @@ def test_a_slow_gpu_is_named_by_contrast() -> None:
     )
     assert seen.findings[0].action is Action.CONTACT_SUPPORT
     assert Subject("Bandwidth", "GPU-0") in seen.clears
-
-
-@pytest.mark.parametrize("sick", [(2, 4), (2, 3), (0, 7), (1, 5)])
-def test_two_slow_gpus_are_both_named_and_nobody_between_them(sick: tuple[int, int]) -> None:
-    assert subjects(verdict(Node(ports={sick[0]: 150.0, sick[1]: 90.0}))) == {
-        f"GPU-{i}" for i in sick
-    }
-
-
-def test_a_node_that_is_slow_all_over_quarantines_nobody() -> None:
-    seen = verdict(Node(rings=150.0, nvls=150.0))
-    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "SLOW_NODE", set())
-    assert [f.subject for f in seen.findings] == [NODE]
-    assert "no GPU stands out" in seen.reason
-
-
-def test_one_slow_link_names_both_its_ends_and_blames_neither() -> None:
-    seen = verdict(Node(links={(2, 3): 90.0}))
-    assert (seen.code, subjects(seen)) == ("SLOW_NODE", set())
-    assert "only the link between GPU-2 and GPU-3 is slow" in seen.reason
 
 
 def test_where_pairs_differ_by_design_a_slow_run_is_the_node_s() -> None:
@@ -134,11 +194,6 @@ def test_healthy_rings_without_nvls_pass_and_say_so() -> None:
     assert after.results[-1].step.set_ == {"NCCL_NVLS_ENABLE": "0"}
 
 
-def test_nvls_that_is_slower_than_rings_is_no_excuse() -> None:
-    assert verdict(Node(nvls=320.0)).code == "SLOW_NODE"
-    assert verdict(Node(nvls=100.0)).code == "SLOW_NODE"
-
-
 def test_unknown_hardware_is_measured_and_passes_at_any_speed() -> None:
     seen, after = conclude(Node(rings=0.5, nvls=0.0), case(8, "NVIDIA X1000"))
     assert (seen.outcome, seen.code, seen.measured, len(after.results)) == (
@@ -147,88 +202,6 @@ def test_unknown_hardware_is_measured_and_passes_at_any_speed() -> None:
         0.5,
         1,
     )
-
-
-def siblings(count: int, **kinds: str) -> Progress:
-    pairs = {
-        (a, b): kinds.get(f"k{a}{b}", "PIX") for a in range(count) for b in range(a + 1, count)
-    }
-    return replace(case(count, "NVIDIA X1000", LinkClass.PCIE), kinds=pairs)
-
-
-def test_where_no_floor_is_known_a_slow_gpu_is_named_by_its_siblings() -> None:
-    seen = verdict(Node(rings=20.0, nvls=0.0, ports={2: 6.0}), siblings(4))
-    assert (seen.outcome, seen.code, seen.subject, subjects(seen)) == (
-        Outcome.FAILED,
-        "SLOW_GPU",
-        "GPU-2",
-        set(),
-    )
-    given = replace(siblings(4), signs=(sign("PCIE_WIDTH", 2),))
-    assert subjects(verdict(Node(rings=20.0, nvls=0.0, ports={2: 6.0}), given)) == {"GPU-2"}
-
-
-def test_where_no_floor_is_known_a_slow_link_is_named() -> None:
-    seen = verdict(Node(rings=20.0, nvls=0.0, links={(1, 2): 5.0}), siblings(4))
-    assert (seen.code, subjects(seen)) == ("SLOW_NODE", set())
-    assert "only the link between GPU-1 and GPU-2 is slow" in seen.reason
-
-
-def test_pairs_that_are_joined_differently_are_not_compared() -> None:
-    apart = {"k12": "SYS", "k03": "SYS"}
-    node = Node(rings=20.0, nvls=0.0, links={(1, 2): 8.0, (0, 3): 8.0})
-    assert verdict(node, siblings(4, **apart)).code == "UNKNOWN_HARDWARE"
-
-
-def test_a_healthy_board_whose_gpus_have_one_or_two_nvlinks_between_them_passes() -> None:
-    board = case(4, "Tesla V100-SXM2-16GB", LinkClass.NVLINK)
-    node = Node(rings=45.0, nvls=0.0, links=dict.fromkeys([(0, 1), (0, 2), (1, 3)], 22.0))
-    assert verdict(node, replace(board, kinds=parse_matrix(HYBRID))).code == "UNKNOWN_HARDWARE"
-
-
-def test_four_gpus_of_a_known_board_are_held_to_something() -> None:
-    assert verdict(Node(rings=1.0, nvls=0.0), case(4)).code == "SLOW_NODE"
-    assert verdict(Node(rings=360.0, nvls=0.0), case(4)).code == "OK"
-
-
-def test_a_floor_of_one_source_fails_nobody_by_itself() -> None:
-    h20 = case(8, "NVIDIA H20")
-    assert (verdict(Node(rings=250.0, nvls=0.0), h20).outcome) is Outcome.PASSED
-    assert verdict(Node(rings=250.0, nvls=0.0), h20).code == "BELOW_ONE_SOURCE"
-    given = replace(h20, signs=(sign("POWER_BRAKE", 2),))
-    assert verdict(Node(rings=250.0, nvls=0.0), given).code == "SLOW_NODE"
-    assert verdict(Node(rings=340.0, nvls=0.0, ports={4: 100.0}), h20).code == "SLOW_GPU"
-
-
-def test_a_gpu_that_is_slow_only_in_a_crowd_is_found_by_leaving_it_out() -> None:
-    seen = verdict(Node(rings=370.0, nvls=466.0, crowd={6: 150.0}))
-    assert (seen.code, seen.subject, subjects(seen)) == ("SLOW_GPU", "GPU-6", set())
-    assert "without GPU-6" in seen.reason
-
-
-@pytest.mark.parametrize("sick", [{5}, {0}])
-def test_a_hang_is_narrowed_down_to_the_gpu_whose_pairs_hang(sick: set[int]) -> None:
-    one = next(iter(sick))
-    hanging = frozenset((min(one, other), max(one, other)) for other in range(8) if other != one)
-    seen = verdict(Node(hanging=hanging))
-    assert (seen.outcome, seen.code, seen.subject, subjects(seen)) == (
-        Outcome.FAILED,
-        "NCCL_HANG",
-        f"GPU-{one}",
-        set(),
-    )
-
-
-def test_a_hang_of_one_pair_names_the_pair_and_no_gpu() -> None:
-    seen = verdict(Node(hanging=frozenset({(2, 3)})))
-    assert (seen.code, seen.subject) == ("NCCL_HANG", "")
-    assert "GPU-2 and GPU-3" in seen.reason
-
-
-def test_where_every_pair_hangs_nobody_is_named() -> None:
-    everyone = frozenset((a, b) for a in range(8) for b in range(a + 1, 8))
-    seen = verdict(Node(hanging=everyone))
-    assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "CHECK_TIMEOUT")
 
 
 def test_a_busy_gpu_is_quarantined_by_nobody() -> None:
@@ -241,28 +214,6 @@ def test_an_error_class_beside_processes_of_somebody_else_is_no_fault() -> None:
     seen = ended("h: Test NCCL failure common.cu:1 'unhandled cuda error'", held={"GPU-5": 1})
     assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "GPU_OCCUPIED")
     assert "GPU-5 (1 process(es))" in seen.reason
-
-
-@pytest.mark.parametrize(
-    ("held", "code"),
-    [({"GPU-3": 2}, "GPU_OCCUPIED"), ({"GPU-5": 2}, "SLOW_GPU"), ({}, "SLOW_GPU")],
-)
-def test_a_gpu_is_not_slow_by_itself_while_somebody_else_computes_on_it(
-    held: dict[str, int], code: str
-) -> None:
-    seen = verdict(Node(ports={3: 120.0}), replace(case(), held=held))
-    assert (seen.code, bool(subjects(seen))) == (code, code == "SLOW_GPU")
-    if code == "GPU_OCCUPIED":
-        assert seen.outcome is Outcome.INCONCLUSIVE
-        assert "GPU-3 (2 process(es))" in seen.reason
-        assert "SLOW_GPU" in seen.reason
-
-
-def test_a_node_is_not_slow_by_itself_while_somebody_else_computes_on_it() -> None:
-    slow = Node(ports=dict.fromkeys(range(8), 120.0))
-    assert verdict(slow).code == "SLOW_NODE"
-    assert verdict(slow, replace(case(), held={"GPU-5": 1})).code == "GPU_OCCUPIED"
-    assert verdict(Node(), replace(case(), held={"GPU-5": 1})).outcome is Outcome.PASSED
 
 
 def test_an_ecc_error_without_a_number_is_the_gpus_whose_counter_grew() -> None:
@@ -278,16 +229,10 @@ def test_wrong_data_of_a_small_size_counts() -> None:
     assert "an all-reduce of 1K" in seen.reason
 
 
-SLOW = Node(rings=40.0, nvls=40.0)
-SLOW_GPU = Node(ports={3: 40.0})
-HANGING = Node(
-    hanging=frozenset((3, gpu) for gpu in range(8) if gpu != 3)
-    | frozenset((gpu, 3) for gpu in range(8))
-)
-
-
 @pytest.mark.parametrize(
-    "node", [SLOW, SLOW_GPU, HANGING], ids=["slow node", "slow GPU", "hanging GPU"]
+    "node",
+    [SLOW, SLOW_GPU, Node(hanging=pairs_of(3))],
+    ids=["slow node", "slow GPU", "hanging GPU"],
 )
 def test_nobody_is_blamed_for_the_time_of_a_run_without_its_cpus(node: Node) -> None:
     blamed = verdict(node, case())
@@ -303,53 +248,15 @@ def test_nobody_is_blamed_for_the_time_of_a_run_without_its_cpus(node: Node) -> 
     assert blamed.code in seen.reason
 
 
-def test_a_limit_that_hardly_counts_excuses_nothing() -> None:
-    assert verdict(SLOW_GPU, replace(case(), throttled=0.05)).code == "SLOW_GPU"
-
-
-def test_wrong_data_is_wrong_however_little_cpu_there_was() -> None:
-    assert verdict(Node(wrong=frozenset({3})), replace(case(), throttled=1.0)).code == "WRONG_DATA"
-
-
-def test_who_is_fast_enough_without_cpu_passes() -> None:
-    assert verdict(Node(), replace(case(), throttled=1.0)).outcome is Outcome.PASSED
-
-
 def test_output_that_contradicts_itself_is_no_pass() -> None:
     odd = Measurement(GIB, contradiction="algbw 1 over 8 GPUs does not make a busbw of 400")
     seen = decided(whole(odd))
     assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "CONTRADICTORY_OUTPUT")
 
 
-def test_a_floor_holds_for_its_own_size_only() -> None:
-    seen = verdict(Node(rings=0.5, nvls=0.0), case(size=512 << 20))
-    assert (seen.outcome, seen.code) == (Outcome.PASSED, "NO_FLOOR_FOR_SIZE")
-    assert "256M" in seen.reason
-
-
 def test_a_pass_without_a_floor_does_not_clear_a_slow_gpu() -> None:
     seen = verdict(Node(rings=0.5, nvls=0.0), case(8, "NVIDIA X1000"))
     assert {subject.test for subject in seen.clears} == {"Data", "Device"}
-
-
-@pytest.mark.parametrize(
-    ("threshold", "code"), [(10.0, "OK"), (150.0, "OK"), (151.0, "SLOW_NODE"), (500.0, "SLOW_NODE")]
-)
-def test_the_operator_s_threshold_overrides_the_floor(threshold: float, code: str) -> None:
-    assert verdict(Node(rings=150.0, nvls=0.0), replace(case(), threshold=threshold)).code == code
-
-
-def test_a_threshold_judges_hardware_that_is_unknown_otherwise() -> None:
-    seen = verdict(Node(rings=5.0, nvls=0.0), replace(case(8, "NVIDIA X1000"), threshold=10.0))
-    assert (seen.outcome, seen.code) == (Outcome.FAILED, "SLOW_NODE")
-
-
-def test_the_workloads_variables_disarm_nothing() -> None:
-    seen = verdict(
-        Node(rings=5.0, nvls=0.0),
-        replace(case(), threshold=150.0, variables=("NCCL_P2P_DISABLE", "NCCL_FOO")),
-    )
-    assert (seen.outcome, seen.code) == (Outcome.FAILED, "SLOW_NODE")
 
 
 def test_what_a_variable_of_the_workload_costs_is_told_and_fails_nobody() -> None:
@@ -392,32 +299,6 @@ def test_a_node_that_needs_the_workloads_topology_file_passes_with_it_alone() ->
     again = StepResult(step, Measurement(GIB, 460.0, 0.0))
     seen = decided(*taken, again, variables=("NCCL_TOPO_FILE",), exhausted=True)
     assert (seen.code, seen.measured) == ("OK", 460.0)
-
-
-def test_a_topology_file_that_slows_a_healthy_node_is_the_one_to_blame() -> None:
-    seen = verdict(Node(topology_factor=0.3), replace(case(), topology_file="/topo/wrong.xml"))
-    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "TOPOLOGY_FILE", set())
-    assert "/topo/wrong.xml" in seen.reason
-
-
-def test_a_topology_file_does_not_hide_a_slow_gpu() -> None:
-    seen = verdict(Node(ports={6: 100.0}), replace(case(), topology_file="/topo/fine.xml"))
-    assert subjects(seen) == {"GPU-6"}
-
-
-def test_wrong_data_is_named_by_contrast_at_full_speed() -> None:
-    seen = verdict(Node(wrong=frozenset({5})))
-    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "WRONG_DATA", {"GPU-5"})
-    assert seen.findings[0].subject == Subject("Data", "GPU-5")
-
-
-def test_wrong_data_that_no_gpu_explains_is_the_node_s_and_fatal() -> None:
-    seen = verdict(Node(wrong=frozenset(range(8))))
-    assert (seen.code, subjects(seen)) == ("WRONG_DATA", {None})
-
-
-def test_wrong_data_on_unknown_hardware_fails_all_the_same() -> None:
-    assert verdict(Node(wrong=frozenset({1})), case(4, "NVIDIA X1000")).code == "WRONG_DATA"
 
 
 def test_wrong_data_of_one_run_is_not_outvoted_by_another() -> None:
@@ -645,27 +526,6 @@ def test_an_ecc_error_without_a_number_is_fatal_for_the_node() -> None:
 def test_a_gpu_that_the_driver_has_lost_outweighs_whatever_nccl_says(output: str) -> None:
     seen = ended(output, lost={"GPU-2": "GPU is lost"})
     assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "GPU_LOST", {"GPU-2"})
-
-
-def test_an_error_class_alone_fails_the_run_and_quarantines_nobody() -> None:
-    seen = verdict(Node(dying=frozenset(range(8))))
-    assert (seen.outcome, seen.code, subjects(seen)) == (
-        Outcome.FAILED,
-        "NCCL_INTERNAL_ERROR",
-        set(),
-    )
-
-
-def test_an_error_that_comes_with_one_gpu_only_is_that_gpu_s_and_fatal_with_a_second_sign() -> None:
-    seen = verdict(Node(dying=frozenset({4})))
-    assert (seen.code, seen.subject, subjects(seen), seen.findings[0].action) == (
-        "NCCL_INTERNAL_ERROR",
-        "GPU-4",
-        set(),
-        Action.RUN_DCGMEUD,
-    )
-    given = replace(case(), signs=(sign("NVLINK_RECOVERY", 4),))
-    assert subjects(verdict(Node(dying=frozenset({4})), given)) == {"GPU-4"}
 
 
 def test_too_little_memory_falls_back_to_a_smaller_size_with_a_floor_of_its_own() -> None:

@@ -1,11 +1,10 @@
-"""The fault matrix: every row of ring `component`, the check as a process beside a fake nccl-tests
-and a driver in C.
+"""The fault matrix, rows that run on clusters too: the check as a process beside a fake nccl-tests
+and a driver in C; and an operator's mistakes while checks only observe.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -15,20 +14,22 @@ import pytest
 from preflight_proto.check.testing import FakeConnector, run_check
 from preflight_testing.fakes import FAKES
 from preflight_testing.matrix.facts import node_json
-from preflight_testing.matrix.scenario import MATRIX, Scenario, ScenarioPod, load
+from preflight_testing.matrix.mistake import Mistake
+from preflight_testing.matrix.scenario import MATRIX, Scenario, ScenarioPod, load, load_mistakes
 
 ROWS = load(MATRIX / "nccl-loopback.toml")
-MINE = [row for row in ROWS if row.ring == "component" or os.environ.get("PREFLIGHT_ALL_ROWS")]
-"""Those of ring `e2e` run on clusters; PREFLIGHT_ALL_ROWS runs them here as well."""
+MINE = [row for row in ROWS if row.id != "loopback-gpu-off-the-bus"]
+"""All but the one after which a GPU is lost for whoever has this /tmp: that runs on clusters."""
+MISTAKES = [row for row in load_mistakes() if row.check == "nccl-loopback" and row.outcome]
+COMMAND = [sys.executable, "-c", "from check_nccl_loopback.check import main; main()"]
 pytestmark = pytest.mark.skipif(
     shutil.which("cc") is None and shutil.which("gcc") is None,
     reason="no C compiler here: no NVML stand-in",
 )
 
 
-def test_there_are_at_least_forty_rows_of_which_half_run_as_processes_here() -> None:
+def test_there_are_at_least_forty_rows() -> None:
     assert len(ROWS) >= 40
-    assert len(MINE) >= 20
 
 
 @pytest.mark.parametrize("row", MINE, ids=lambda row: row.id)
@@ -71,8 +72,7 @@ def play(
         ),
         **{one["name"]: one["value"] for one in check.get("env", [])},
     }
-    command = [sys.executable, "-c", "from check_nccl_loopback.check import main; main()"]
-    ran = run_check(command, connector, folder, variables, check="nccl-loopback")
+    ran = run_check(COMMAND, connector, folder, variables, check="nccl-loopback")
     assert (ran.result.outcome, ran.result.code, ran.exit_code) == (
         expected.outcome,
         expected.code,
@@ -97,3 +97,16 @@ def play(
     }
     assert raised == wanted
     assert set(pod.clears) <= {e.check_name for e in connector.events if e.is_healthy}
+
+
+@pytest.mark.parametrize("row", MISTAKES, ids=lambda row: row.id)
+def test_an_operators_mistake_holds_no_observed_pod_back_and_is_named(
+    row: Mistake, connector: FakeConnector, tmp_path: Path
+) -> None:
+    given = {"PATH": "/usr/bin:/bin", "ON_INCONCLUSIVE": "block", "GATE": "observe", **row.env}
+    ran = run_check(COMMAND, connector, tmp_path, given, check="nccl-loopback")
+    saw = (ran.exit_code, ran.result.outcome, ran.result.code, ran.result.gated)
+    assert saw == (0, row.outcome, row.code, False), ran.lines
+    assert row.says in "\n".join(ran.lines), ran.lines
+    # Of which the gang controller makes the Event.
+    assert row.says in f"{ran.result.code}: {ran.result.reason}"
