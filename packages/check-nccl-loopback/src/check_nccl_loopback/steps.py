@@ -97,8 +97,11 @@ def _in_time(run: Run[Settings]) -> anyio.CancelScope:
 
 def _allowed(case: Progress, step: Step, left: float, longest: float) -> float:
     """Seconds that one run may take."""
+    share = max(left / (len(case.gpus) + 2), 1.0)
     if any(taken.result.timed_out for taken in case.results):
-        return max(left / (len(case.gpus) + 2), 1.0)
+        return share
+    if step.what in {StepKind.PAIR, StepKind.WITHOUT}:  # if it hangs: with whom, and with whom not?
+        return max(share, min(left / 2, 3 * longest + 5))
     if not case.results and len(case.gpus) > 2:
         return max(FIRST * left, 1.0)
     return left if step.decides else min(left, 3 * longest + 5)
