@@ -10,7 +10,7 @@ import pytest
 from check_dcgm import alarms, hostengine, identity
 from check_dcgm.catalogue import STRESS, action_for, canonical_test, known, required
 from check_dcgm.judge import DiagRequest, confirmed, judge
-from check_dcgm.parse import MAX_DEPTH, DocumentProblem, UnreadableDocument, objects, parse
+from check_dcgm.parse import DocumentProblem, UnreadableDocument, objects, parse
 from engines import VERSIONS, Fault, document
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,8 +35,9 @@ A, B = "GPU-aaaa", "GPU-bbbb"
         '{"x": 1}' * 37_500,
         "{\n" * 150_000,
         '{"\\' * 100_000,
+        '{"iterations":[' * 50_000,
     ],
-    ids=lambda output: output[:8].encode("unicode_escape").decode(),
+    ids=lambda output: output[:9].encode("unicode_escape").decode(),
 )
 def test_hostile_output_is_refused_in_one_walk(output: str) -> None:
     def cost(text: str) -> float:
@@ -66,13 +67,6 @@ def test_a_document_is_found_behind_hostile_output() -> None:
 def test_any_object_is_found_whole_among_other_text(value: dict[str, object]) -> None:
     text = json.dumps(value)
     assert list(objects(f"warning: it's {{x}} \n{text}\n{text} end")) == [value, value]
-
-
-def test_what_is_nested_too_deep_is_not_read_whole() -> None:
-    def depth(value: object) -> int:
-        return 1 + depth(value["a"]) if isinstance(value, dict) else 0
-
-    assert all(depth(found) < MAX_DEPTH for found in objects('{"a":' * 100 + "1" + "}" * 100))
 
 
 @pytest.mark.parametrize(("raw", "number"), [("3", 3), ("3.0", 3), ('"3"', 3), ('"3.0"', 3)])

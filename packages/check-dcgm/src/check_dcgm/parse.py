@@ -22,22 +22,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from .catalogue import COUNTER, MEMORY, by_words, canonical_test, is_deployment
 from .identity import known_serial
 
-MAX_DEPTH: Final = 64
-"""Levels of nesting; DCGM's documents have nine."""
 MAX_STARTS: Final = 256
 """Places tried that turned out to begin no object. More is noise, and each may cost a look at all
 the rest.
 """
 
 _START: Final = re.compile(r'\{(?=\s*+["}])')
-_TOKEN: Final = re.compile(r'"(?:[^"\\\n]|\\.)*+"|["{}\[\]]')
+_DECODER: Final = json.JSONDecoder(strict=False)
 ROOTS: Final = ("DCGM Diagnostic", "DCGM GPU Diagnostic")  # DCGM 4 and later; up to 3.3
 GPU_GROUP: Final = 1
 UNREADABLE: Final = "unreadable"
@@ -112,9 +110,7 @@ def parse(output: str) -> Document:
 
     Raises :class:`UnreadableDocument` when there is none, or only the beginning of one.
     """
-    documents = [
-        _document(root, body) for item in objects(output, ROOTS) for root, body in _bodies(item)
-    ]
+    documents = [_document(root, body) for item in objects(output) for root, body in _bodies(item)]
     if not documents:
         raise UnreadableDocument(_why_not(output))
     if len(documents) == 1:
@@ -141,11 +137,10 @@ def _why_not(output: str) -> str:
 
 
 def _bodies(item: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for iteration in _dicts(item.get("iterations")):
-        yield from _bodies(iteration)
-    for root in ROOTS:
-        if isinstance(body := item.get(root), dict):
-            yield item, body
+    for each in (*_dicts(item.get("iterations")), item):
+        for root in ROOTS:
+            if isinstance(body := each.get(root), dict):
+                yield each, body
 
 
 def _document(root: dict[str, Any], body: dict[str, Any]) -> Document:
@@ -376,55 +371,16 @@ def _int(value: object) -> int | None:
     return int(number) if number.is_integer() else None
 
 
-def objects(text: str, holding: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+def objects(text: str) -> Iterator[dict[str, Any]]:
     """Every JSON object on the outermost level of ``text``, in order; what is not an object is
     passed over. A tool's warnings may stand before, between and after the objects, and may hold
     braces and quotes of their own.
-
-    ``holding``: only those in whose text one of these words stands; the others are not even
-    decoded.
     """
     position = starts = 0
     while starts < MAX_STARTS and (start := _START.search(text, position)):
-        end, closed = _end(text, start.start())
-        if closed:
-            candidate = text[start.start() : end]
-            if holding and not any(word in candidate for word in holding):
-                position = end
-                continue
-            if (value := _decoded(candidate)) is not None:
-                yield value
-                position = end
-                continue
-            end = start.start()
-        starts += 1
-        # Too deep: nothing inside can be meant either. Else the brace was somebody's punctuation.
-        position = end if end > start.start() else start.end()
-
-
-def _end(text: str, start: int) -> tuple[int, bool]:
-    """Where the object that begins at ``start`` ends, and that it does; else where to look on, or
-    ``start`` for right after it.
-    """
-    depth = 0
-    for token in _TOKEN.finditer(text, start):
-        mark = token[0]
-        if mark in "{[":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return token.end(), False
-        elif mark in "}]":
-            depth -= 1
-            if depth == 0:
-                return token.end(), True
-        elif mark == '"':
-            return start, False  # a string without an end
-    return start, False
-
-
-def _decoded(text: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+        try:
+            value, position = _DECODER.raw_decode(text, start.start())
+        except (ValueError, RecursionError):  # somebody's punctuation, or nested too deep
+            starts, position = starts + 1, start.end()
+        else:
+            yield value
