@@ -101,17 +101,6 @@ def test_what_the_driver_calls_broken_is_not(
     )
 
 
-def test_memory_errors_that_are_counted_under_the_load_fail_a_pass(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looks = [
-        DeviceFacts("GPU-aaaa", ecc_uncorrectable=0),
-        DeviceFacts("GPU-aaaa", ecc_uncorrectable=3),
-    ]
-    found = probe(monkeypatch, looks, PASSED)
-    assert (found.outcome, found.code) == (Outcome.FAILED, "ECC_UNDER_LOAD")
-
-
 @pytest.mark.parametrize(
     "engine", [PASSED, Verdict.inconclusive("ENGINE_STOPPED", "its diagnostic was killed.")]
 )

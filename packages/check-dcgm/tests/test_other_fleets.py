@@ -250,24 +250,6 @@ def test_an_error_whose_words_are_of_none_is_what_its_test_looks_for(
     assert by_words(test, "something else") == number
 
 
-def test_a_narrow_pcie_link_without_an_id_is_fatal() -> None:
-    text = "GPU 0 is running at PCI link width 8X, which is below the minimum allowed link generation of 16 (parameter 'x')"
-    failed = {"gpu_ids": "0", "status": "Fail", "warnings": text}
-    tests = [
-        {"name": "PCIe", "results": [failed]},
-        {"name": "NVML Library", "results": [{"status": "Pass"}]},
-    ]
-    found = verdict(
-        {"DCGM GPU Diagnostic": {"test_categories": [{"category": "Integration", "tests": tests}]}},
-        205,
-        2,
-    )
-    assert (found.code, any(finding.fatal for finding in found.findings)) == (
-        "DCGM_FR_PCIE_WIDTH",
-        True,
-    )
-
-
 @pytest.mark.parametrize("number", [89, 90, 91])
 def test_how_the_extended_diagnostic_is_installed_is_no_verdict_about_a_gpu(number: int) -> None:
     passed: dict[str, Any] = {test: {0: []} for test in ("software", "memory", "pcie")}
