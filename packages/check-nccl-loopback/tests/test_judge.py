@@ -17,7 +17,6 @@ from check_nccl_loopback.judge import SMALLER, Progress, Step, StepKind, StepRes
 from check_nccl_loopback.links import parse_matrix
 from check_nccl_loopback.measurement import Measurement, read
 from check_nccl_loopback.settings import Settings
-from check_nccl_loopback.tool import Tool
 from hypothesis import given
 from hypothesis import strategies as st
 from nodes import GIB, H100, Node, conclude, gpus
@@ -490,9 +489,7 @@ def test_a_driver_that_answers_nothing_is_named_before_the_time_is_up(
         )
         pair = case(2)
         with anyio.CancelScope(deadline=run.deadline):
-            seen, _ = await steps._measure(
-                run, pair, None, Tool(), counters.DriverWatch(pair.gpus, ())
-            )
+            seen, _ = await steps._measure(run, pair, counters.DriverWatch(pair.gpus, ()))
             return seen
         raise AssertionError("no verdict in time")
 

@@ -8,13 +8,26 @@ a GPU that bandwidth hides, and say why a run was slow.
 
 from __future__ import annotations
 
+import os
 from typing import Final, NoReturn
 
 from preflight_proto import time_limits
-from preflight_proto.check import Check, Outcome, Run, Skipped, Verdict, counters, run_main, scan
+from preflight_proto.check import (
+    Check,
+    Outcome,
+    Run,
+    Skipped,
+    Verdict,
+    counters,
+    nccl,
+    run_main,
+    scan,
+)
 
 from .settings import Settings
-from .tool import find_tool
+
+PATIENCE: Final = 30.0
+"""Seconds that `all_reduce_perf -h` may take, which touches no GPU."""
 
 
 async def probe(run: Run[Settings]) -> Verdict:
@@ -35,16 +48,19 @@ async def probe(run: Run[Settings]) -> Verdict:
         run.progress(scan.line(sign))
     if watch.broken:
         return watch.beside(Verdict.inconclusive("NOT_MEASURED", "nothing was measured."))
-    tool = await find_tool(run)
-    if tool.broken:
+    tool = run.settings.tool
+    done = await run.command([tool, "-h"], timeout=PATIENCE, env=nccl.clean_environment(os.environ))
+    usage = f"{done.stdout}\n{done.stderr}"
+    error = nccl.classify(usage)
+    if error is not None and error.code == "LIBRARY_MISSING":
         return Verdict(
             Outcome.MISCONFIGURED,
             "TOOL_BROKEN",
-            f'{run.settings.tool} of the image preflight-nccl-loopback does not start ("{tool.broken}"); build the image as its Dockerfile says.',
+            f'{tool} of the image preflight-nccl-loopback does not start ("{error.line}"); build the image as its Dockerfile says.',
         )
     from .steps import measure  # loaded meanwhile; see CHECK
 
-    return await measure(run, tool, watch)
+    return await measure(run, watch, writes_json="--output_file" in usage)
 
 
 CHECK: Final = Check(

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import combinations
 from typing import Any, Final
 
 import anyio
@@ -122,33 +123,27 @@ def _pairs(uuids: Sequence[str]) -> dict[tuple[int, int], str]:
 
 def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], str]:
     """Pair → what joins it; empty when NVML cannot say."""
-    try:
+    with nvml.started() as there:
+        if not there:
+            return {}
         import pynvml
 
-        pynvml.nvmlInit()
-    except Exception:
-        return {}
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
-        nvlink = DIRECT if _direct(handles[0]) else NVLINK
-        pairs = {
-            (a, b): nvlink
-            if pynvml.nvmlDeviceGetP2PStatus(handles[a], handles[b], _NVLINK_CAPABILITY) == _OK
-            else _apart(handles[a], handles[b])
-            for a in range(len(handles))
-            for b in range(a + 1, len(handles))
-        }
-        if nvlink is NVLINK:
-            return pairs
-        ends = [_ends(handle) for handle in handles]
-        places = [_bus(pynvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
-        bonds = {pair: ends[pair[0]][places[pair[1]]] for pair in pairs if pairs[pair] is DIRECT}
-        return pairs | _bonded(DIRECT, bonds)
-    except pynvml.NVMLError:
-        return {}
-    finally:
         with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+            handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
+            nvlink = DIRECT if _direct(handles[0]) else NVLINK
+            pairs = {
+                (a, b): nvlink
+                if pynvml.nvmlDeviceGetP2PStatus(handles[a], handles[b], _NVLINK_CAPABILITY) == _OK
+                else _apart(handles[a], handles[b])
+                for a, b in combinations(range(len(handles)), 2)
+            }
+            if nvlink is NVLINK:
+                return pairs
+            ends = [_ends(handle) for handle in handles]
+            places = [_bus(pynvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
+            bonds = {(a, b): ends[a][places[b]] for (a, b), how in pairs.items() if how is DIRECT}
+            return pairs | _bonded(DIRECT, bonds)
+    return {}
 
 
 def _direct(handle: Any) -> bool:

@@ -107,12 +107,6 @@ class Report:
     reduced_to: int | None = None
     library: str = ""
 
-    def of(self, size: int) -> tuple[PerfRow, ...]:
-        """All rows of exactly ``size`` bytes: the average mixes sizes, and a reduced size has no
-        floor.
-        """
-        return tuple(row for row in self.rows if row.size == size)
-
 
 def parse(output: str) -> Report:
     """Read ``output``; what cannot be read is passed over. Never raises."""

@@ -18,10 +18,9 @@ from preflight_proto.check import Gpu, Run
 from preflight_proto.check import nccl as words
 
 from . import measurement
-from .judge import SWEEP, Step
+from .judge import SWEEP, Progress, Step
 from .measurement import Measurement
 from .settings import Settings
-from .tool import Tool
 
 SHM: Final = Path("/dev/shm")  # noqa: S108 (NCCL's, not ours)
 MAX_DOCUMENT: Final = 8 << 20
@@ -50,7 +49,7 @@ def environment(
     environ: Mapping[str, str],
     gpus: Sequence[Gpu],
     step: Step,
-    topology_file: str | None,
+    topology_file: str,
     operator: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """CUDA's number i is the i-th GPU of ``step``: by UUID, so that a bad GPU is never mistaken for
@@ -69,19 +68,13 @@ def environment(
 
 
 async def run(
-    run: Run[Settings],
-    gpus: Sequence[Gpu],
-    step: Step,
-    timeout: float,
-    topology_file: str | None,
-    *,
-    tool: Tool,
+    run: Run[Settings], case: Progress, step: Step, timeout: float, *, writes_json: bool
 ) -> Measurement:
     """Take one step. Raises :class:`preflight_proto.check.ToolMissing`."""
-    given = environment(os.environ, gpus, step, topology_file, dict(run.settings.environment))
-    folder = (
-        await anyio.to_thread.run_sync(_folder) if tool.writes_json and not step.variables else None
-    )
+    operator = dict(run.settings.environment)
+    given = environment(os.environ, case.gpus, step, case.topology_file, operator)
+    clean = not step.variables
+    folder = await anyio.to_thread.run_sync(_folder) if writes_json and clean else None
     file = folder / "all_reduce.json" if folder is not None else None
     try:
         done = await run.command(argv(run.settings, step, file), timeout=timeout, env=given)

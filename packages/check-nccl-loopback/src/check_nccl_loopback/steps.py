@@ -21,7 +21,6 @@ from preflight_proto.check.topology import find_topology
 from . import floors, links, perf, verdicts
 from .judge import SMALLER, Progress, Step, StepKind, StepResult, decide
 from .settings import Settings
-from .tool import Tool
 
 RESERVE: Final = 25.0
 """Seconds kept of the time allowed: to end a tool that hangs, to ask the driver, to judge."""
@@ -33,33 +32,27 @@ FIRST: Final = 0.45
 """Part of the time that the first run may take; the rest is for finding where it hangs."""
 
 
-async def measure(run: Run[Settings], tool: Tool, watch: counters.DriverWatch) -> Verdict:
-    """The verdict about the GPUs of ``watch``, by ``tool``."""
-    case, topology_file = await _case(run, watch.gpus)
-    case = replace(case, held=watch.held)
-    verdict, case = await _measure(run, case, topology_file, tool, watch)
+async def measure(
+    run: Run[Settings], watch: counters.DriverWatch, *, writes_json: bool = False
+) -> Verdict:
+    """The verdict about the GPUs of ``watch``, by a tool that can write JSON or not."""
+    case = replace(await _case(run, watch.gpus), held=watch.held)
+    verdict, case = await _measure(run, case, watch, writes_json=writes_json)
     return _with_watch(run, verdict, case, watch)
 
 
 async def _measure(
-    run: Run[Settings],
-    case: Progress,
-    topology_file: str | None,
-    tool: Tool,
-    watch: counters.DriverWatch,
+    run: Run[Settings], case: Progress, watch: counters.DriverWatch, *, writes_json: bool = False
 ) -> tuple[Verdict, Progress]:
     """Take the steps that the judge asks for, until it has a verdict."""
-    gpus, reserve, longest = (
-        case.gpus,
-        min(RESERVE, 0.2 * (run.deadline - anyio.current_time())),
-        0.0,
-    )
+    gpus, longest = case.gpus, 0.0
+    reserve = min(RESERVE, 0.2 * (run.deadline - anyio.current_time()))
     while not isinstance(step := decide(case), Verdict):
         _announce(run, case, step)
         started, periods = anyio.current_time(), throttling.read()
         allowed = _allowed(case, step, max(run.deadline - started - reserve, 1.0), longest)
         async with counters.sampled(gpus if step.what is not StepKind.PAIR else ()) as samples:
-            result = await perf.run(run, gpus, step, allowed, topology_file, tool=tool)
+            result = await perf.run(run, case, step, allowed, writes_json=writes_json)
         spent = anyio.current_time() - started
         if result.stuck:
             case = replace(case, silent=await alive.silent(gpus, ANSWER))
@@ -67,9 +60,7 @@ async def _measure(
             watch.samples += samples
             with _in_time(run):
                 await watch.poll()
-            signs = tuple(
-                finding for finding in scan.findings(watch.signs) if finding.subject.gpu_uuid
-            )
+            signs = scan.findings(watch.signs)
             throttled = throttling.part(periods, throttling.read())
             case = replace(case, signs=signs, throttled=max(case.throttled, throttled))
         if result.busbw is not None:
@@ -138,8 +129,8 @@ def _with_watch(
     return replace(verdict, details=details)
 
 
-async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Progress, str | None]:
-    """What is known before anything is measured, and the topology file that NCCL gets."""
+async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> Progress:
+    """What is known before anything is measured."""
     settings = run.settings
     models = sorted({gpu.name for gpu in gpus})
     model = models[0] if len(models) == 1 else ""
@@ -187,7 +178,7 @@ async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Progress, str 
         run.progress(
             f"the workload sets {', '.join(case.variables)}: what decides is measured without, and once more with them"
         )
-    return case, topology.path
+    return case
 
 
 def _announce(run: Run[Settings], case: Progress, step: Step) -> None:
