@@ -13,6 +13,7 @@ import pytest
 from check_dcgm import check
 from check_dcgm.settings import Settings
 from preflight_proto.check import Gpu, Outcome, Run, Skipped, Verdict, counters, gpus
+from preflight_proto.check.kit import KitSettings
 from preflight_proto.check.scan import DeviceFacts
 
 A = Gpu(0, "GPU-aaaa", "H100", "0000:1b:00.0")
@@ -23,7 +24,10 @@ class Stub:
     """As much of a run as the probe needs before it asks an engine."""
 
     settings: Settings
+    kit: KitSettings = field(default_factory=lambda: KitSettings(node_name="node-a"))
     said: list[str] = field(default_factory=list)
+
+    def restart_deadline(self, seconds: float) -> None: ...
 
     def progress(self, text: str) -> None:
         self.said.append(text)
@@ -54,7 +58,7 @@ def probe(
     monkeypatch.setattr(check, "_diagnosed", diagnosed)
     monkeypatch.setattr(check, "BETWEEN_LOOKS", 0.001)
     run = cast("Run[Settings]", Stub(Settings(level=level, addresses=("10.0.0.1:5555",))))
-    return anyio.run(check._probe, run, 900.0, 900.0)
+    return anyio.run(check.probe, run)
 
 
 PASSED = Verdict(Outcome.PASSED, "OK", "every GPU passed.")

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from preflight_proto.program import UNREAD, leave, package_version, version_of
 
-STRANGER = Path(__file__).with_name("stranger.py")
-
 
 def ended(body: str, stdout: int) -> subprocess.CompletedProcess[str]:
     code = f"from preflight_proto.program import leave\nimport sys\ndef command():\n    {body}\nleave(command)"
@@ -88,15 +86,3 @@ def test_versions_are_those_of_installed_packages() -> None:
         == version("preflight-proto")
     )
     assert package_version("no-such-package-anywhere") == "unknown"
-
-
-def test_a_check_says_its_version_without_any_settings() -> None:
-    done = subprocess.run(
-        [sys.executable, str(STRANGER), "--version"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={},
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("preflight-")

@@ -49,12 +49,18 @@ def test_a_failing_check_exits_1_and_reports_in_one_batch(
     )
 
 
-def test_observe_measures_reports_store_only_and_lets_the_pod_start(
-    connector: FakeConnector, tmp_path: Path
+@pytest.mark.parametrize(
+    ("gate", "exit_code", "strategy"),
+    [("observe", 0, "STORE_ONLY"), ("enforce", 1, "STORE_AND_ANALYSE")],
+)
+def test_the_strategy_changes_no_exit_status_and_observe_stores_only_and_lets_the_pod_start(
+    connector: FakeConnector, tmp_path: Path, gate: str, exit_code: int, strategy: str
 ) -> None:
-    ran = run_within(connector, tmp_path, LEAST_GIB="1000000", GATE="observe")
-    assert (ran.exit_code, ran.result.outcome, ran.result.gated) == (0, "failed", False)
-    assert connector.events[0].processing_strategy.name == "STORE_ONLY"
+    given = {"GATE": gate, "PROCESSING_STRATEGY": "STORE_AND_ANALYSE"}
+    ran = run_within(connector, tmp_path, LEAST_GIB="1000000", **given)
+    assert (ran.exit_code, ran.result.outcome) == (exit_code, "failed")
+    assert ran.result.gated is (gate == "enforce")
+    assert connector.events[0].processing_strategy.name == strategy
 
 
 @pytest.mark.parametrize(
@@ -136,16 +142,6 @@ def test_an_observed_check_that_is_told_to_stop_exits_0(
         process.send_signal(signal.SIGTERM)
         assert "inconclusive TERMINATED" in process.stdout.read()
     assert process.returncode == exit_code
-
-
-def test_the_strategy_is_passed_on_and_changes_no_exit_status(
-    connector: FakeConnector, tmp_path: Path
-) -> None:
-    ran = run_within(
-        connector, tmp_path, LEAST_GIB="1000000", PROCESSING_STRATEGY="STORE_AND_ANALYSE"
-    )
-    assert ran.exit_code == 1
-    assert connector.events[0].processing_strategy.name == "STORE_AND_ANALYSE"
 
 
 def test_a_misconfigured_check_exits_2_names_every_variable_and_reports_nothing(

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,43 +21,18 @@ from strangers import STRANGER, run_within
 PLACES = ["full", "gone", "closed", "stalled"]
 
 
-class Ended:
-    """All that must not depend on a log: exit status, result, events."""
+Ended = tuple[int, Result, list[Any]]
+"""All that must not depend on a log: exit status, result, events."""
 
-    def __init__(self, status: int, folder: Path, connector: FakeConnector) -> None:
-        self.status = status
-        self.result: Result = from_termination(
-            "tmp-space", (folder / "termination-log").read_text(), status
-        )
-        self.events = [
-            (
-                e.check_name,
-                e.is_fatal,
-                e.is_healthy,
-                e.message,
-                list(e.error_code),
-                e.processing_strategy.name,
-            )
-            for e in connector.events
-        ]
-        connector.batches.clear()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ended) and self._facts() == other._facts()
-
-    def __repr__(self) -> str:
-        return repr(self._facts())
-
-    def _facts(self) -> tuple[Any, ...]:
-        # How much room /tmp has changes between two runs.
-        reason = re.sub(r"\d+ GiB free", "N GiB free", self.result.reason)
-        return (
-            self.status,
-            msgspec.structs.replace(self.result, duration=0.0, reason=reason),
-            self.events,
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+def ended(status: int, folder: Path, connector: FakeConnector) -> Ended:
+    text = (folder / "termination-log").read_text()
+    result = from_termination("tmp-space", text, status)
+    # How much room /tmp has changes between two runs.
+    reason = re.sub(r"\d+ GiB free", "N GiB free", result.reason)
+    events = [replace(event, generated_timestamp=None, metadata={}) for event in connector.events]
+    connector.batches.clear()
+    return status, msgspec.structs.replace(result, duration=0.0, reason=reason), events
 
 
 def run(
@@ -99,7 +75,7 @@ def run(
     status = process.wait(timeout=40)
     for descriptor in [*ends, *given.values()]:
         os.close(descriptor)
-    return Ended(status, folder, connector)
+    return ended(status, folder, connector)
 
 
 CASES: dict[str, dict[str, str]] = {

@@ -52,32 +52,15 @@ BETWEEN_LOOKS: Final = 2.0
 """How often, and seconds apart, GPUs are looked at that processes of somebody else hold: those of
 the pod before may just be ending.
 """
-FACTS: Final = frozenset({237, 238})
-"""Exit statuses that are about a GPU."""
 
 
 async def probe(run: Run[Settings]) -> Verdict:
     """Diagnose the GPUs that this pod was given, and no others."""
-    settings = run.settings
-    allowed = run.kit.check_timeout or TIMEOUTS[settings.level]
-    patience = (
-        settings.queue_timeout if settings.queue_timeout is not None else TIMEOUTS[settings.level]
-    )
-    run.restart_deadline(
-        patience + allowed + MARGIN
-    )  # waiting for a neighbour is not the diagnostic's time
-    try:
-        return await _probe(run, allowed, patience)
-    except hostengine.ToolsMissing as error:
-        return Verdict(
-            Outcome.MISCONFIGURED,
-            "TOOL_MISSING",
-            f"the image {names.container_name('dcgm-diag')} has none of {error} on its PATH; build it with dcgmi in it, as its "
-            "README says, or set DCGMI to where dcgmi is.",
-        )
-
-
-async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict:
+    longest = TIMEOUTS[run.settings.level]
+    allowed, patience = run.kit.check_timeout or longest, run.settings.queue_timeout
+    patience = longest if patience is None else patience
+    # Waiting for a neighbour is not the diagnostic's time.
+    run.restart_deadline(patience + allowed + MARGIN)
     try:
         listed = await run.gpus()
     except Failed as failed:
@@ -157,19 +140,16 @@ async def _diagnosed(
         return Verdict.inconclusive("CHECK_TIMEOUT", _too_long(engine, request, allowed))
     if gone := hostengine.unconnected(done.stdout):
         return judge.by_exit_status(hostengine.UNREACHABLE, request, summary.short(gone))
-    document, excerpt = None, ""
+    document = None
     try:
         document = await anyio.to_thread.run_sync(parse.parse, done.stdout)
     except parse.UnreadableDocument as error:
         excerpt = summary.short(f"{error} {done.stderr}")
-    if document is not None:
+        verdict = judge.by_exit_status(done.returncode, request, excerpt)
+    else:
         for line in summary.lines(document, request.gpus):
             run.progress(line)
         document = document if document.version else replace(document, version=engine.version)
-
-    if document is None:
-        verdict = judge.by_exit_status(done.returncode, request, excerpt)
-    else:
         verdict = judge.judge(document, done.returncode, request)
     if verdict.code == "ENGINE_VERSION":
         asked = {engine.tool: engine.client_version}
@@ -195,7 +175,7 @@ async def _diagnosed(
     await _refuse_impostor(run, replace(after, gpus=known), listed, document, unlisted)
     left = frozenset(subject for subject in verdict.clears if subject.gpu_uuid not in unlisted)
     verdict = replace(verdict, clears=left)
-    return await _named(run, verdict, listed) if done.returncode in FACTS else verdict
+    return await _named(run, verdict, listed) if done.returncode in judge.GPU_FACTS else verdict
 
 
 def _candidates(run: Run[Settings]) -> Candidates:
@@ -209,7 +189,7 @@ async def _ask_engine_too(run: Run[Settings], verdict: Verdict) -> Verdict:
             [f.subject.gpu_uuid for f in verdict.findings if f.subject.gpu_uuid]
         )
         statuses = await hostengine.inactive(run.query, engine)
-    except (Inconclusive, hostengine.ToolsMissing) as error:
+    except (Inconclusive, Failed) as error:
         run.progress(f"the engine cannot be asked about it: {error}")
         return verdict
     from . import judge
@@ -287,9 +267,9 @@ async def _diagnose(
     """
     give_up = anyio.current_time() + patience
     waiting = False
-    run.progress(_runs(engine, run.settings.level, ours, allowed))
+    argv = _announced(run, engine, ours, allowed)
     while True:
-        done = await _with_progress(run, engine, ours, allowed)
+        done = await _with_progress(run, engine, argv, allowed)
         if done.returncode == hostengine.VERSION_MISMATCH and engine.others:
             refused = engine.tool
             try:
@@ -302,7 +282,7 @@ async def _diagnose(
                     f"hostengine {engine.address} no longer lists {', '.join(absent)}; run the check again.",
                 )
             run.progress(f"the engine refuses its diagnostic to {refused}; trying {engine.tool}")
-            run.progress(_runs(engine, run.settings.level, ours, allowed))
+            argv = _announced(run, engine, ours, allowed)
             continue
         if done.returncode not in hostengine.BUSY:
             return engine, done
@@ -320,15 +300,17 @@ async def _diagnose(
         await anyio.sleep(min(random.uniform(*PAUSE), left))  # noqa: S311 (jitter)
 
 
-def _runs(engine: hostengine.Hostengine, level: int, ours: Sequence[str], allowed: float) -> str:
-    return f"running: {' '.join(hostengine.diag_argv(engine, level, ours, allowed))}"
+def _announced(
+    run: Run[Settings], engine: hostengine.Hostengine, ours: Sequence[str], allowed: float
+) -> list[str]:
+    argv = hostengine.diag_argv(engine, run.settings.level, ours, allowed)
+    run.progress(f"running: {' '.join(argv)}")
+    return argv
 
 
 async def _with_progress(
-    run: Run[Settings], engine: hostengine.Hostengine, ours: Sequence[str], allowed: float
+    run: Run[Settings], engine: hostengine.Hostengine, argv: Sequence[str], allowed: float
 ) -> Completed:
-    argv = hostengine.diag_argv(engine, run.settings.level, ours, allowed)
-
     async def tick() -> None:
         started = anyio.current_time()
         while True:

@@ -12,7 +12,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from preflight_proto.check import Completed, Inconclusive, ToolMissing
+from preflight_proto import names
+from preflight_proto.check import (
+    Completed,
+    Failed,
+    Inconclusive,
+    Outcome,
+    ToolMissing,
+    Verdict,
+)
 
 from .identity import parse_serial
 
@@ -38,8 +46,15 @@ Command = Callable[[Sequence[str], float], Awaitable[Completed]]
 Version = tuple[int, ...]
 
 
-class ToolsMissing(Exception):
+class ToolsMissing(Failed):
     """None of these tools is in this image."""
+
+    def __init__(self, tools: Sequence[str]) -> None:
+        reason = (
+            f"the image {names.container_name('dcgm-diag')} has none of {', '.join(tools)} on its PATH; build it with dcgmi in it, as its "
+            "README says, or set DCGMI to where dcgmi is."
+        )
+        super().__init__(Verdict(Outcome.MISCONFIGURED, "TOOL_MISSING", reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +129,7 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
         return Hostengine(tool, address, *versions, listing, tuple(tools[position + 1 :]))
     if refused:
         raise Inconclusive("ENGINE_VERSION", refusal(address, refused, engine))
-    raise ToolsMissing(", ".join(tools))
+    raise ToolsMissing(tools)
 
 
 def refusal(address: str, tools: Mapping[str, Version], engine: Version) -> str:

@@ -27,16 +27,9 @@ def known_serial(serial: str) -> str:
     return text if _SERIAL.fullmatch(text) and text.lower() not in _UNKNOWN else ""
 
 
-def same_serial(serial: str, other: str) -> bool:
-    """Whether two serial numbers are the same; leading zeros and letter case are
-    not part of one.
-    """
-    return serial.strip().lstrip("0").lower() == other.strip().lstrip("0").lower()
-
-
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """(foreign, unproven): UUIDs whose serial number the engine gives otherwise, and those for
-    which it gives none.
+    which it gives none. Leading zeros and letter case are not part of a number.
 
     ``ours`` is UUID → serial number as the driver says; a GPU without one cannot be compared and is
     in neither list.
@@ -47,9 +40,13 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[lis
             continue
         if not theirs.get(uuid):
             unproven.append(uuid)
-        elif not same_serial(serial, theirs[uuid]):
+        elif _plain(serial) != _plain(theirs[uuid]):
             foreign.append(uuid)
     return foreign, unproven
+
+
+def _plain(serial: str) -> str:
+    return serial.strip().lstrip("0").lower()
 
 
 def parse_serial(stdout: str) -> tuple[str, str]:

@@ -40,7 +40,7 @@ RAN = frozenset({0, 205, 226})
 some error (-30).
 """
 
-_GPU_FACTS = {
+GPU_FACTS = {
     237: (
         "DCGM_ST_RESET_REQUIRED",
         "the driver says that a GPU must be reset",
@@ -128,7 +128,7 @@ def judge(document: Document, status: int, request: DiagRequest) -> Verdict:
             clears,
             subject,
         )
-    if status in _GPU_FACTS:
+    if status in GPU_FACTS:
         return _gpu_fact(status, request)
     if document.runtime_error is not None:
         return _not_run(document.runtime_error, status, request)
@@ -149,7 +149,7 @@ def by_exit_status(status: int, request: DiagRequest, excerpt: str) -> Verdict:
     """The verdict where there is no document to judge; only a lost GPU or a required reset is about
     hardware.
     """
-    if status in _GPU_FACTS:
+    if status in GPU_FACTS:
         return _gpu_fact(status, request)
     code, what = _INFRASTRUCTURE.get(
         status, ("ENGINE_ERROR", f"dcgmi exited {status}, which is no end of a diagnostic")
@@ -164,7 +164,7 @@ def by_exit_status(status: int, request: DiagRequest, excerpt: str) -> Verdict:
 
 def _not_run(error: str, status: int, request: DiagRequest) -> Verdict:
     """The engine says why it ran nothing; the exit status says what kind of reason that is."""
-    if status in _GPU_FACTS or status in _INFRASTRUCTURE or status < 0:
+    if status in GPU_FACTS or status in _INFRASTRUCTURE or status < 0:
         return by_exit_status(status, request, summary.short(error))
     return Verdict.inconclusive(
         "DIAG_NOT_RUN",
@@ -436,7 +436,7 @@ def _uuids(result: TestResult, request: DiagRequest) -> set[str]:
 
 
 def _gpu_fact(status: int, request: DiagRequest) -> Verdict:
-    code, what, action = _GPU_FACTS[status]
+    code, what, action = GPU_FACTS[status]
     uuids = sorted(request.gpus.values())
     gpus = ", ".join(uuids)
     alone = uuids[0] if len(uuids) == 1 else ""

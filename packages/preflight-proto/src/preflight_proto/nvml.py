@@ -22,8 +22,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FunctionType
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -220,6 +220,25 @@ def ask(
     finally:
         _Helper.turn.release()
     return otherwise(_Helper.gone)
+
+
+@contextmanager
+def started() -> Iterator[bool]:
+    """NVML for the block; whether there is any to ask. Without a binding, a library or a driver
+    there is not: a matter of the environment, not of one GPU.
+    """
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
 
 
 def fabric_info(handle: Any) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -58,17 +57,11 @@ def _silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
 
 def _ask(gpu: Gpu, answers: dict[str, str]) -> None:
     """Add the words of one GPU to ``answers``: none where it answers, or nobody can say."""
-    try:
-        import pynvml
+    words = ""
+    with nvml.started() as there:
+        if there and (error := silence(gpu)) is not None:
+            import pynvml
 
-        pynvml.nvmlInit()
-    except Exception:
-        answers[gpu.uuid] = ""
-        return
-    try:
-        error = silence(gpu)
-        lost = isinstance(error, pynvml.NVMLError_GpuIsLost | pynvml.NVMLError_Unknown)
-        answers[gpu.uuid] = str(error) if lost else ""
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+            lost = isinstance(error, pynvml.NVMLError_GpuIsLost | pynvml.NVMLError_Unknown)
+            words = str(error) if lost else ""
+        answers[gpu.uuid] = words

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -176,22 +176,14 @@ def _sample(gpus: tuple[Gpu, ...]) -> tuple[CounterSample, ...]:
 
 
 def _with_handles(gpus: Sequence[Gpu], read: Callable[[Any, str], T]) -> list[T]:
-    try:
+    with nvml.started() as there:
+        if not there:
+            return []
         import pynvml
 
-        pynvml.nvmlInit()
-    except Exception:
-        return []  # no binding, no library or no driver
-    results = []
-    try:
-        for gpu in gpus:
-            handle = _ask(pynvml.nvmlDeviceGetHandleByPciBusId, gpu.pci_bus_id.encode())
-            if handle is not None:
-                results.append(read(handle, gpu.uuid))
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-    return results
+        by_pci = pynvml.nvmlDeviceGetHandleByPciBusId
+        handles = [(_ask(by_pci, gpu.pci_bus_id.encode()), gpu.uuid) for gpu in gpus]
+        return [read(handle, uuid) for handle, uuid in handles if handle is not None]
 
 
 def _ask(call: Any, *arguments: Any) -> Any:

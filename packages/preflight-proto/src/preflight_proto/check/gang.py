@@ -115,24 +115,20 @@ class GangMembership:
             roster = self._read()
             # Whatever is said of a generation that this pod has joined in an earlier life is not
             # said to this one.
-            new = roster is not None and roster.generation > joined
-            if roster is not None and new and roster.answer == "sealed":
-                write_generation(state, roster.generation)
-                now = (
-                    datetime.datetime.now(datetime.UTC)
-                    .isoformat(timespec="milliseconds")
-                    .replace("+00:00", "Z")
-                )
-                self._say(
-                    f"roster: generation {roster.generation}, rank {roster.rank} of {roster.nnodes}, read {self._clock():.3f} s after start, at {now}"
-                )
-                return roster
-            if roster is not None and new and roster.answer == "skip":
-                raise Skipped(
-                    "GANG_SKIPPED", _sentence(roster.reason or "the gang controller gave no reason")
-                )
-            if roster is not None and new and roster.answer == "fail":
-                raise failed_peer(roster)
+            if roster is not None and roster.generation > joined:
+                if roster.answer == "sealed":
+                    write_generation(state, roster.generation)
+                    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+                    self._say(
+                        f"roster: generation {roster.generation}, rank {roster.rank} of {roster.nnodes}, read {self._clock():.3f} s after start, "
+                        f"at {now.replace('+00:00', 'Z')}"
+                    )
+                    return roster
+                if roster.answer == "skip":
+                    why = roster.reason or "the gang controller gave no reason"
+                    raise Skipped("GANG_SKIPPED", _sentence(why))
+                if roster.answer == "fail":
+                    raise failed_peer(roster)
             if (now_missing := _situation(roster, joined, situation)) != situation:
                 situation = now_missing
                 self._say(f"waiting for the gang: {situation}")

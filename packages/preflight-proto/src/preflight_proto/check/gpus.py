@@ -354,18 +354,12 @@ async def lost(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def _ask_lost(gpus: Sequence[Gpu], places: Places = Places()) -> dict[str, str]:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:
-        # No binding, no library or no driver: a matter of the environment, not of one GPU.
+    with nvml.started() as there:
+        errors = {gpu: silence(gpu) for gpu in gpus} if there else {}
+    if not errors:
         return {}
-    try:
-        errors = {gpu: silence(gpu) for gpu in gpus}
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+    import pynvml
+
     answered = any(error is None for error in errors.values())  # NVMLError compares with no other
     return {
         gpu.uuid: str(error)

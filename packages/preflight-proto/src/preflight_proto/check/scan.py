@@ -9,10 +9,10 @@ driver, a virtual machine and a GPU without the part all look alike. ``scan`` ju
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 from .verdict import Action, Finding, Outcome, Subject, Verdict
 
@@ -180,9 +180,8 @@ def scan(facts: Sequence[DeviceFacts]) -> list[Sign]:
     alike, and all that it can have, are how the machine was built.
     """
     signs = [sign for device in facts for sign in (*_memory(device), *_state(device))]
-    most = {device.uuid: device.pcie_width_max for device in facts}
-    signs += _below(facts, lambda f: f.pcie_width, "PCIE_WIDTH", most)
-    signs += _width(facts, {sign.uuid for sign in signs if sign.code == "PCIE_WIDTH"})
+    has = {device.uuid: device.pcie_width for device in facts if device.pcie_width is not None}
+    signs += _compared("PCIE_WIDTH", has, {device.uuid: device.pcie_width_max for device in facts})
     return signs + _links(facts)
 
 
@@ -228,35 +227,21 @@ def _state(device: DeviceFacts) -> Iterator[Sign]:
         yield _sign("FOREIGN_PROCESSES", device.uuid, device.processes)
 
 
-def _below(
-    facts: Iterable[Any],
-    value: Callable[[Any], int | None],
-    code: str,
-    most: Mapping[str, int | None],
-) -> list[Sign]:
-    """GPUs with less than what at least half of them, and two, have, unless it is ``most`` (by
-    UUID): nvml.h's greatest of the device in its slot.
+def _compared(code: str, has: Mapping[str, int], most: Mapping[str, int | None]) -> list[Sign]:
+    """GPUs (by UUID) with less than what at least half of them, and two, have, unless it is
+    ``most``: nvml.h's greatest of the device in its slot. What its siblings do not accuse and has
+    less than its most is limited.
     """
-    values = {device.uuid: read for device in facts if (read := value(device)) is not None}
-    common, count = Counter(values.values()).most_common(1)[0] if values else (0, 0)
-    if count < 2 or 2 * count < len(values):
-        return []
-    return [
-        _sign(code, uuid, f"{read} instead of {common}")
-        for uuid, read in values.items()
-        if read < common and read != most.get(uuid)
-    ]
-
-
-def _width(facts: Sequence[DeviceFacts], named: set[str]) -> list[Sign]:
-    return [
-        _sign("PCIE_WIDTH_LIMITED", device.uuid, f"{device.pcie_width} of {device.pcie_width_max}")
-        for device in facts
-        if device.pcie_width
-        and device.pcie_width_max
-        and device.pcie_width < device.pcie_width_max
-        and device.uuid not in named
-    ]
+    common, count = Counter(has.values()).most_common(1)[0] if has else (0, 0)
+    alike = count >= 2 and 2 * count >= len(has)
+    signs = []
+    for uuid, value in has.items():
+        limit = most.get(uuid)
+        if alike and value < common and value != limit:
+            signs.append(_sign(code, uuid, f"{value} instead of {common}"))
+        elif value and limit and value < limit:
+            signs.append(_sign(f"{code}_LIMITED", uuid, f"{value} of {limit}"))
+    return signs
 
 
 def _links(facts: Sequence[DeviceFacts]) -> list[Sign]:
@@ -344,32 +329,23 @@ def _sampled(samples: Sequence[CounterSample], generations: Mapping[str, int | N
     by_gpu: dict[str, list[CounterSample]] = {}
     for sample in samples:
         by_gpu.setdefault(sample.uuid, []).append(sample)
-    best = []
+    best: dict[str, int] = {}
     for uuid, of in by_gpu.items():
         reasons = 0
         for sample in of:
             reasons |= sample.reasons or 0
-        clocks = [f"{min(s)} MHz"] if (s := [s.clock for s in of if s.clock is not None]) else []
-        heat = (
-            [f"{max(s)} C"]
-            if (s := [s.temperature for s in of if s.temperature is not None])
-            else []
-        )
+        clocks = [s.clock for s in of if s.clock is not None]
+        heat = [s.temperature for s in of if s.temperature is not None]
+        said = [f"{min(clocks)} MHz"] if clocks else []
+        said += [f"{max(heat)} C"] if heat else []
         signs += [
-            _sign(code, uuid, ", ".join(clocks + heat))
+            _sign(code, uuid, ", ".join(said))
             for bit, code in _REASONS.items()
             if reasons & bit and not (bit == 0x08 and reasons & 0xC0)
         ]
-        seen = [s.pcie_generation for s in of if s.pcie_generation is not None]
-        best.append(replace(of[0], pcie_generation=max(seen, default=None)))
-    signs += _below(best, lambda s: s.pcie_generation, "PCIE_GENERATION", generations)
-    named = {sign.uuid for sign in signs if sign.code == "PCIE_GENERATION"}
-    for peak in best:
-        most = generations.get(peak.uuid)
-        if peak.uuid not in named and most and peak.pcie_generation and peak.pcie_generation < most:
-            limited = f"{peak.pcie_generation} of {most}"
-            signs.append(_sign("PCIE_GENERATION_LIMITED", peak.uuid, limited))
-    return signs
+        if seen := [s.pcie_generation for s in of if s.pcie_generation is not None]:
+            best[uuid] = max(seen)
+    return signs + _compared("PCIE_GENERATION", best, generations)
 
 
 def findings(signs: Iterable[Sign]) -> tuple[Finding, ...]:
