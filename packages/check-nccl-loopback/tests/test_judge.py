@@ -203,24 +203,6 @@ def test_unknown_hardware_is_measured_and_passes_at_any_speed() -> None:
     )
 
 
-def test_a_busy_gpu_is_quarantined_by_nobody() -> None:
-    busy = "h: Test CUDA failure common.cu:941 'CUDA-capable device(s) is/are busy or unavailable'"
-    seen = ended(busy, 2)
-    assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "GPU_OCCUPIED")
-
-
-def test_an_error_class_beside_processes_of_somebody_else_is_no_fault() -> None:
-    seen = ended("h: Test NCCL failure common.cu:1 'unhandled cuda error'", held={"GPU-5": 1})
-    assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "GPU_OCCUPIED")
-    assert "GPU-5 (1 process(es))" in seen.reason
-
-
-def test_an_ecc_error_without_a_number_is_the_gpus_whose_counter_grew() -> None:
-    words = "h: Test CUDA failure common.cu:1 'uncorrectable ECC error encountered'"
-    seen = ended(words, signs=(sign("ECC_UNDER_LOAD", 3, fatal=True),))
-    assert (seen.code, subjects(seen)) == ("GPU_ECC", {"GPU-3"})
-
-
 def test_wrong_data_of_a_small_size_counts() -> None:
     small = Measurement(GIB, 466.0, 4.0, wrong_size=1024)
     seen, _ = conclude(Node(), replace(case(), results=(whole(small),)))
@@ -245,12 +227,6 @@ def test_nobody_is_blamed_for_the_time_of_a_run_without_its_cpus(node: Node) -> 
     )
     assert "60% of the time" in seen.reason
     assert blamed.code in seen.reason
-
-
-def test_output_that_contradicts_itself_is_no_pass() -> None:
-    odd = Measurement(GIB, contradiction="algbw 1 over 8 GPUs does not make a busbw of 400")
-    seen = decided(whole(odd))
-    assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "CONTRADICTORY_OUTPUT")
 
 
 def test_a_pass_without_a_floor_does_not_clear_a_slow_gpu() -> None:
@@ -391,11 +367,6 @@ def test_wrong_elements_count_however_the_run_ends_that_printed_them(
     assert "37 wrong elements in an all-reduce of 1M" in seen.reason
 
 
-def test_a_row_that_was_cut_into_by_other_words_has_counted_nothing() -> None:
-    garbled = WRONG_ROW.replace("10.49", "1.49", 1)
-    assert ended(garbled, -11).code == "TOOL_KILLED"
-
-
 SHM = """h:1:2 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-KWfVyt to 33030532 bytes, error: No space left on device (28)
 h: Test NCCL failure common.cu:958 'internal error - please report this issue to the NCCL developers / '"""
 FABRIC = "h: Test CUDA failure common.cu:941 'system not yet initialized'\n .. h pid 15: Test failure common.cu:891"
@@ -433,32 +404,6 @@ def test_trouble_of_the_environment_is_no_verdict_on_the_node(
     seen = ended(output)
     assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.INCONCLUSIVE, code, set())
     assert says in seen.reason
-
-
-def test_a_tool_that_was_killed_says_by_what() -> None:
-    assert (ended("", -9).code, ended("", 137).code) == ("TOOL_KILLED", "TOOL_KILLED")
-
-
-def test_a_hang_is_inconclusive_with_the_last_words() -> None:
-    seen = ended("NCCL version 2.28.7+cuda13.0\n", -9, timed_out=True)
-    assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "CHECK_TIMEOUT")
-    assert "NCCL version" in seen.reason
-
-
-def unending(silent: dict[str, str]) -> Verdict:
-    result = read("", "", -9, GIB, timed_out=True, stuck=True)
-    return decided(whole(result), silent=silent)
-
-
-def test_a_tool_that_not_even_sigkill_ends_is_fatal_where_the_driver_does_not_answer() -> None:
-    seen = unending({"GPU-3": "no answer within 5 s"})
-    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "DRIVER_HANG", {None})
-    assert "GPU-3: no answer within 5 s" in seen.reason
-
-
-def test_a_tool_that_not_even_sigkill_ends_is_no_fault_of_gpus_that_answer() -> None:
-    seen = unending({})
-    assert (seen.outcome, seen.code, seen.findings) == (Outcome.INCONCLUSIVE, "TOOL_STUCK", ())
 
 
 def test_a_driver_that_answers_nothing_is_named_before_the_time_is_up(
@@ -513,11 +458,6 @@ def test_a_pair_that_hangs_where_all_together_did_not_leaves_time_for_the_other_
 ECC = "h:1:2 [6] enqueue.cc:1674 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'\nh: Test NCCL failure common.cu:1 'unhandled cuda error'"
 
 
-def test_an_ecc_error_is_fatal_for_the_gpu_that_nccl_names() -> None:
-    seen = ended(ECC)
-    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "GPU_ECC", {"GPU-6"})
-
-
 def test_a_device_fault_that_shows_in_a_pair_only_counts_as_well() -> None:
     slow = whole(Measurement(GIB, 100.0, 0.0))
     pair = StepResult(Step(StepKind.PAIR, (3, 7), GIB), read(ECC.replace("[6]", "[1]"), "", 3, GIB))
@@ -525,9 +465,39 @@ def test_a_device_fault_that_shows_in_a_pair_only_counts_as_well() -> None:
     assert (seen.code, subjects(seen)) == ("GPU_ECC", {"GPU-7"})
 
 
-def test_an_ecc_error_without_a_number_is_fatal_for_the_node() -> None:
-    seen = ended("h: Test CUDA failure common.cu:1 'uncorrectable ECC error encountered'")
-    assert (seen.code, subjects(seen)) == ("GPU_ECC", {None})
+BARE = "h: Test CUDA failure common.cu:1 'uncorrectable ECC error encountered'"
+BUSY = "h: Test CUDA failure common.cu:941 'CUDA-capable device(s) is/are busy or unavailable'"
+CLASS = "h: Test NCCL failure common.cu:1 'unhandled cuda error'"
+STARTED = read("NCCL version 2.28.7+cuda13.0\n", "", -9, GIB, timed_out=True)
+UNENDING = read("", "", -9, GIB, timed_out=True, stuck=True)
+SILENT = {"silent": {"GPU-3": "no answer within 5 s"}}
+ODD = "algbw 1 over 8 GPUs does not make a busbw of 400"
+RUNS: dict[str, tuple[Measurement, dict[str, Any], str, set[str | None], str]] = {
+    # id: a run of all, what else is known, outcome and code, who is blamed fatally, words
+    "it contradicts itself": (Measurement(GIB, contradiction=ODD), {}, "inconclusive CONTRADICTORY_OUTPUT", set(), ODD),
+    "nothing was verified": (Measurement(GIB, 466.0, None), {}, "inconclusive NOT_VERIFIED", set(), ""),
+    "slow, and no time for pairs": (Measurement(GIB, 100.0, 0.0), {}, "failed SLOW_NODE", set(), ""),
+    "the smallest is too big": (Measurement(SMALLER[-1], too_big=True), {}, "inconclusive GPU_MEMORY", set(), ""),
+    "killed": (read("", "", -9, GIB), {}, "inconclusive TOOL_KILLED", set(), "by signal 9"),
+    "killed below a shell": (read("", "", 137, GIB), {}, "inconclusive TOOL_KILLED", set(), "by signal 9"),
+    "a row cut into by other words counts nothing": (read(WRONG_ROW.replace("10.49", "1.49", 1), "", -11, GIB, gpus=8), {}, "inconclusive TOOL_KILLED", set(), ""),
+    "a hang": (STARTED, {}, "inconclusive CHECK_TIMEOUT", set(), "NCCL version 2.28.7"),
+    "not even SIGKILL ends it": (UNENDING, {}, "inconclusive TOOL_STUCK", set(), ""),
+    "not even SIGKILL, and no answer": (UNENDING, SILENT, "failed DRIVER_HANG", {None}, "GPU-3: no answer within 5 s"),
+    "ECC by its number": (read(ECC, "", 3, GIB), {}, "failed GPU_ECC", {"GPU-6"}, ""),
+    "ECC of nobody": (read(BARE, "", 3, GIB), {}, "failed GPU_ECC", {None}, ""),
+    "ECC by a counter": (read(BARE, "", 3, GIB), {"signs": (sign("ECC_UNDER_LOAD", 3, fatal=True),)}, "failed GPU_ECC", {"GPU-3"}, ""),
+    "a busy GPU": (read(BUSY, "", 2, GIB), {}, "inconclusive GPU_OCCUPIED", set(), ""),
+    "a class, and somebody on a GPU": (read(CLASS, "", 3, GIB), {"held": {"GPU-5": 1}}, "inconclusive GPU_OCCUPIED", set(), "GPU-5 (1 process(es))"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RUNS)
+def test_the_verdict_after_one_run_without_time_for_more(what: str) -> None:
+    result, known, code, blamed, says = RUNS[what]
+    seen = decided(whole(result), exhausted=True, **known)
+    assert (f"{seen.outcome} {seen.code}", subjects(seen)) == (code, blamed)
+    assert says in seen.reason
 
 
 @pytest.mark.parametrize(
@@ -552,21 +522,6 @@ def test_a_smaller_size_asks_for_no_more_memory_than_its_own(tried: tuple[int, .
     assert isinstance(step, Step)
     argv = perf.argv(Settings(), step)
     assert argv[argv.index("-e") + 1] == str(step.size)
-
-
-def test_no_size_that_fits_is_inconclusive() -> None:
-    seen = decided(*(whole(Measurement(size, too_big=True)) for size in (GIB, *SMALLER)))
-    assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "GPU_MEMORY")
-
-
-def test_unverified_data_is_no_pass() -> None:
-    seen = decided(whole(Measurement(GIB, 466.0, None)))
-    assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "NOT_VERIFIED")
-
-
-def test_without_time_for_pairs_the_node_is_slow_and_nobody_accused() -> None:
-    seen = decided(whole(Measurement(GIB, 100.0, 0.0)), exhausted=True)
-    assert (seen.code, subjects(seen)) == ("SLOW_NODE", set())
 
 
 def noise(seed: int) -> Callable[[], float]:

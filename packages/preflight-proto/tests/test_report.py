@@ -17,6 +17,11 @@ from preflight_proto.check.kit import KitSettings
 from preflight_proto.check.report import send
 from preflight_proto.check.testing import FakeConnector, Mode
 
+
+def kit(socket: Path | str) -> KitSettings:
+    return KitSettings(socket=str(socket), node_name="n")
+
+
 EVENT = EventDraft(
     "preflight-x", "GPU", "X", fatal=True, healthy=False, message="m", action=Action.NONE
 )
@@ -29,35 +34,24 @@ def test_the_budget_holds_for_all_attempts_together(
     connector.mode = mode
     lines: list[str] = []
     started = time.monotonic()
-    trouble = anyio.run(
-        send, [EVENT], KitSettings(socket=str(connector.path), node_name="n"), lines.append, 1.0
-    )
+    trouble = anyio.run(send, [EVENT], kit(connector.path), lines.append, 1.0)
     if timed:
         assert time.monotonic() - started < 4
     assert lines == [trouble]
     assert "the verdict is unchanged" in lines[0]
 
 
-def test_an_absent_connector_is_named(tmp_path: Path) -> None:
-    trouble = anyio.run(
-        send, [EVENT], KitSettings(socket=f"unix://{tmp_path}/none.sock", node_name="n"), print
-    )
-    assert trouble is not None
-    assert f"{tmp_path}/none.sock: there is no such socket" in trouble
-    assert "set platformConnector.enabled to false" in trouble
-
-
-def test_an_absent_connector_is_not_waited_for(
+def test_an_absent_connector_is_named_and_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def waits(seconds: float) -> None:
         raise AssertionError(f"waited {seconds} s")
 
     monkeypatch.setattr("preflight_proto.check.report.anyio.sleep", waits)
-    assert (
-        anyio.run(send, [EVENT], KitSettings(socket=f"{tmp_path}/none.sock", node_name="n"), print)
-        is not None
-    )
+    trouble = anyio.run(send, [EVENT], kit(f"unix://{tmp_path}/none.sock"), print)
+    assert trouble is not None
+    assert f"{tmp_path}/none.sock: there is no such socket" in trouble
+    assert "set platformConnector.enabled to false" in trouble
 
 
 def test_a_socket_that_nobody_answers_is_tried_again(tmp_path: Path) -> None:
@@ -118,9 +112,7 @@ def test_a_connector_that_comes_up_within_the_budget_gets_the_batch(
                 connector.mode = "ok"
 
             group.start_soon(recover)
-            trouble = await send(
-                [EVENT], KitSettings(socket=str(connector.path), node_name="n"), lines.append
-            )
+            trouble = await send([EVENT], kit(connector.path), lines.append)
         return trouble, len(lines)
 
     assert anyio.run(story) == (None, 0)
@@ -128,13 +120,11 @@ def test_a_connector_that_comes_up_within_the_budget_gets_the_batch(
 
 
 def test_nothing_is_sent_where_there_is_nothing_to_say(connector: FakeConnector) -> None:
-    assert (
-        anyio.run(send, [], KitSettings(socket=str(connector.path), node_name="n"), print) is None
-    )
+    assert anyio.run(send, [], kit(connector.path), print) is None
     assert connector.attempts == 0
 
 
 def test_switched_off_it_sends_nothing_and_says_so_at_once(connector: FakeConnector) -> None:
     lines: list[str] = []
-    assert anyio.run(send, [EVENT], KitSettings(socket="off", node_name="n"), lines.append) is None
+    assert anyio.run(send, [EVENT], kit("off"), lines.append) is None
     assert lines == ["reports are switched off here; nothing is sent, the verdict is unchanged"]

@@ -225,21 +225,3 @@ def test_a_mapping_that_cannot_be_read_is_one_sentence() -> None:
     assert sentence.startswith(
         'PREFLIGHT_TOPOLOGY_MAP: "p5=/etc/x.xml" is not a list of instance-type=file; set e.g.'
     )
-
-
-def test_the_instance_type_has_the_usual_patience(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[object, ...]] = []
-
-    async def kind(*given: object) -> str:
-        asked.append(given)
-        return ""
-
-    monkeypatch.setattr("preflight_proto.check.topology.instance_type", kind)
-    find(
-        PREFLIGHT_TOPOLOGY_MAP=mapped(ADR),
-        NODE_INSTANCE_TYPE_PATH="/kind",
-        NODE_TOPOLOGY_PATH="/facts",
-    )
-    assert asked == [("/kind", "/facts")]  # and no patience of its own
