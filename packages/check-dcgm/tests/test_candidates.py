@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -143,3 +145,18 @@ def test_a_gpu_that_is_gone_is_asked_of_the_engine_that_knows_it_and_of_no_other
     assert anyio.run(wanted.that_knows, [OURS]).address == right
     with pytest.raises(Inconclusive, match="none of the engines"):
         anyio.run(wanted.that_knows, ["GPU-dddd"])
+
+
+@pytest.mark.parametrize("asked", ["ours", "that_knows"])
+def test_an_engine_behind_a_name_that_the_pod_redirects_is_asked_nothing(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts").write_text("10.0.0.9 dcgm.ns.svc\n")
+    monkeypatch.setattr(candidates, "HOSTS", str(tmp_path / "hosts"))
+    engines = Engines({"dcgm.ns.svc:5555": ((OURS,), "111")})
+    one = Candidates(("dcgm.ns.svc:5555",), ("dcgmi",), engines.command, engines.said.append)
+    question: Any
+    question, given = (one.ours, [GPU]) if asked == "ours" else (one.that_knows, [OURS])
+    with pytest.raises(Inconclusive, match="redirects"):
+        anyio.run(question, given)
+    assert engines.asked == []

@@ -64,9 +64,7 @@ class Candidates:
         ``ENGINE_VERSION``), with the reason of each address, and :class:`.hostengine.ToolsMissing`.
         """
         if len(self.addresses) == 1:
-            [address] = self.addresses
-            await _refuse_redirection(address)
-            engine = await connect(self.command, self.tools, address, self.say)
+            engine = await self._connected(self.addresses[0])
             await self._refuse_foreign(engine, gpus)
             return engine
         reasons: dict[str, Inconclusive] = {}
@@ -105,7 +103,7 @@ class Candidates:
         Raises as :meth:`ours` does.
         """
         if len(self.addresses) == 1:
-            return await connect(self.command, self.tools, self.addresses[0], self.say)
+            return await self._connected(self.addresses[0])
         for address in self.addresses:
             try:
                 engine = await self._connected(address)
@@ -120,6 +118,8 @@ class Candidates:
 
     async def _connected(self, address: str) -> Hostengine:
         await _refuse_redirection(address)
+        if len(self.addresses) == 1:
+            return await connect(self.command, self.tools, address, self.say)
         await _reached(address)
         return await hostengine.connect(self.command, self.tools, address)
 
