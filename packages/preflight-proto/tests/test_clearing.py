@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -59,8 +58,8 @@ def test_a_subject_without_its_gpu_is_refused() -> None:
     "wrong", [{"name": "PCIe width"}, {"condition": "pcie_width"}, {"gpu_tests": ("GPU_UUID",)}]
 )
 def test_a_checks_own_names_are_looked_at_when_it_is_made(wrong: dict[str, object]) -> None:
-    names = {"name": "pcie-width", "condition": "Pcie", "gpu_tests": ("Width",)}
-    made: Any = partial(Check, component="GPU", settings=KitSettings, probe=None)
-    made(**names)
+    right: dict[str, Any] = {"name": "pcie-width", "condition": "Pcie", "gpu_tests": ("Width",)}
+    right |= {"component": "GPU", "settings": KitSettings, "probe": print}
+    Check(**right)
     with pytest.raises(ValueError, match="check's"):
-        made(**{**names, **wrong})
+        Check(**{**right, **wrong})

@@ -504,9 +504,9 @@ addresses = st.sampled_from([presence.address(pci(i)) for i in range(4)] + ["ind
         presence.PresenceEvidence,
         st.lists(st.sampled_from(UUIDS[:4]), unique=True).map(tuple),
         st.dictionaries(addresses, st.sampled_from([*UUIDS[:4], ""])),
-        st.dictionaries(addresses, texts),
-        st.frozensets(addresses),
-        st.dictionaries(addresses, texts),
+        st.dictionaries(
+            addresses, st.dictionaries(st.sampled_from(["NVML", "nvidia-smi", "PCI"]), texts)
+        ),
         st.frozensets(addresses),
     ),
 )

@@ -231,10 +231,16 @@ def _evidence(
             pci, uuid = presence.parse_information(file.read_text(errors="replace"))
             driver[pci or presence.address(file.parent.name)] = uuid
     suspects = {pci for pci in [*errors.errors, *smi, *driver] if not pci.startswith("index ")}
-    dead = frozenset(pci for pci in suspects if _dead(places.devices / pci / "config"))
-    return PresenceEvidence(
-        named, driver, errors.errors, errors.conclusive, smi, dead, errors.refused
-    )
+    dead = [pci for pci in sorted(suspects) if _dead(places.devices / pci / "config")]
+    lost: dict[str, dict[str, str]] = {}
+    for who, said in (
+        ("NVML", errors.errors),
+        ("nvidia-smi", smi),
+        ("PCI", dict.fromkeys(dead, "its configuration space reads as ones only")),
+    ):
+        for place, words in said.items():
+            lost.setdefault(place, {})[who] = words
+    return PresenceEvidence(named, driver, lost, errors.conclusive, errors.refused)
 
 
 def _dead(config: Path) -> bool:

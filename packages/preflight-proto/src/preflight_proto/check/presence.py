@@ -61,18 +61,16 @@ class PresenceEvidence:
     """What was read besides the list of GPUs; addresses as :func:`address` writes them.
 
     ``allotted``: UUIDs that the runtime gave the container, in its order. ``driver``: address →
-    UUID of /proc/driver/nvidia, where a UUID is empty when the driver no longer knows it. ``nvml``:
-    address (or ``index N``) → NVML's error. ``conclusive``: those of them that NVML calls lost.
-    ``smi``: address → nvidia-smi's words. ``dead``: addresses whose PCI configuration reads as ones
-    only. ``refused``: how many GPUs NVML may not show this container.
+    UUID of /proc/driver/nvidia, where a UUID is empty when the driver no longer knows it. ``lost``:
+    address (or NVML's ``index N``) → who says that the GPU there does not answer (``NVML``,
+    ``nvidia-smi``, ``PCI``) → in what words. ``conclusive``: those that NVML calls lost.
+    ``refused``: how many GPUs NVML may not show this container.
     """
 
     allotted: tuple[str, ...] = ()
     driver: Mapping[str, str] = field(default_factory=dict)
-    nvml: Mapping[str, str] = field(default_factory=dict)
+    lost: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     conclusive: frozenset[str] = frozenset()
-    smi: Mapping[str, str] = field(default_factory=dict)
-    dead: frozenset[str] = frozenset()
     refused: int = 0
 
 
@@ -137,11 +135,7 @@ def missing(
     here = {address(pci) for pci in seen.values()}
     named = [uuid for uuid in evidence.allotted if uuid not in seen]
     by_uuid = {uuid: pci for pci, uuid in evidence.driver.items() if uuid}
-    bad = [
-        pci
-        for pci in dict.fromkeys([*evidence.nvml, *evidence.smi, *sorted(evidence.dead)])
-        if pci not in here
-    ]
+    bad = [pci for pci in evidence.lost if pci not in here]
     number = max((expected or 0) - len(seen), len(named))
     if not evidence.allotted:
         # Without names: the driver's own list, where it has exactly the GPUs that this container
@@ -198,16 +192,16 @@ def _by_index(
     """NVML's errors that came before an address was known belong to those of whom it has said
     nothing, where the numbers agree and NVML has refused none, which would be silent too.
     """
-    errors = [where for where in evidence.nvml if where.startswith("index ")]
+    errors = [where for where in evidence.lost if where.startswith("index ")]
     silent = [device for device in devices if "NVML" not in device.lost]
     kinds = {where in evidence.conclusive for where in errors}
     if not errors or len(errors) != len(silent) or len(kinds) > 1 or evidence.refused:
         return tuple(devices)
-    words = {id(device): evidence.nvml[where] for device, where in zip(silent, errors, strict=True)}
+    words = {id(device): evidence.lost[where] for device, where in zip(silent, errors, strict=True)}
     return tuple(
         replace(
             device,
-            lost={"NVML": words[id(device)], **device.lost},
+            lost={**words[id(device)], **device.lost},
             conclusive=device.conclusive or True in kinds,
         )
         if id(device) in words
@@ -217,14 +211,7 @@ def _by_index(
 
 
 def _missing(uuid: str, pci: str, evidence: PresenceEvidence) -> MissingDevice:
-    lost = {}
-    if pci in evidence.nvml:
-        lost["NVML"] = evidence.nvml[pci]
-    if pci in evidence.smi:
-        lost["nvidia-smi"] = evidence.smi[pci]
-    if pci in evidence.dead:
-        lost["PCI"] = "its configuration space reads as ones only"
-    return MissingDevice(uuid, pci, lost, conclusive=pci in evidence.conclusive)
+    return MissingDevice(uuid, pci, evidence.lost.get(pci, {}), pci in evidence.conclusive)
 
 
 def verdict(gone: Sequence[MissingDevice], expected: int, seen: Sequence[str]) -> Verdict:
