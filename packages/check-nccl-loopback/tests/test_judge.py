@@ -372,40 +372,6 @@ h: Test NCCL failure common.cu:958 'internal error - please report this issue to
 FABRIC = "h: Test CUDA failure common.cu:941 'system not yet initialized'\n .. h pid 15: Test failure common.cu:891"
 
 
-@pytest.mark.parametrize(
-    ("output", "code", "says"),
-    [
-        (SHM, "SHM_FULL", "/dev/shm has 64 MiB"),
-        (FABRIC, "FABRIC_NOT_READY", "nvidia-fabricmanager"),
-        ("Invalid number of GPUs: 8 requested but only 4 were found.", "GPU_COUNT", "fewer GPUs"),
-        (
-            "h:1:2 [1] init.cc:800 NCCL WARN Duplicate GPU detected : rank 1 and rank 0",
-            "DUPLICATE_GPU",
-            "time-slicing",
-        ),
-        (
-            "h: Test NCCL failure common.cu:1 'invalid usage (run with …)'",
-            "NCCL_INVALID_USAGE",
-            "no verdict",
-        ),
-        ("h: Test timeout (60s) common.cu:501", "NCCL_TIMEOUT", "no verdict"),
-        ("h: Test CUDA failure common.cu:1 'out of memory'", "GPU_MEMORY", "nvidia-smi"),
-        (
-            "all_reduce_perf: error while loading shared libraries: libnccl.so.2: cannot open shared object file: No such file or directory",
-            "LIBRARY_MISSING",
-            "libnccl.so.2",
-        ),
-        ("", "NO_RESULT", "exited 3"),
-    ],
-)
-def test_trouble_of_the_environment_is_no_verdict_on_the_node(
-    output: str, code: str, says: str
-) -> None:
-    seen = ended(output)
-    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.INCONCLUSIVE, code, set())
-    assert says in seen.reason
-
-
 def test_a_driver_that_answers_nothing_is_named_before_the_time_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -487,6 +453,12 @@ RUNS: dict[str, tuple[Measurement, dict[str, Any], str, set[str | None], str]] =
     "ECC by its number": (read(ECC, "", 3, GIB), {}, "failed GPU_ECC", {"GPU-6"}, ""),
     "ECC of nobody": (read(BARE, "", 3, GIB), {}, "failed GPU_ECC", {None}, ""),
     "ECC by a counter": (read(BARE, "", 3, GIB), {"signs": (sign("ECC_UNDER_LOAD", 3, fatal=True),)}, "failed GPU_ECC", {"GPU-3"}, ""),
+    "no shared memory": (read(SHM, "", 3, GIB), {}, "inconclusive SHM_FULL", set(), "/dev/shm has 64 MiB"),
+    "no fabric": (read(FABRIC, "", 3, GIB), {}, "inconclusive FABRIC_NOT_READY", set(), "start nvidia-fabricmanager"),
+    "wrong usage": (read("h: Test NCCL failure common.cu:1 'invalid usage (run with …)'", "", 3, GIB), {}, "inconclusive NCCL_INVALID_USAGE", set(), "no verdict"),
+    "a time-out of the tool": (read("h: Test timeout (60s) common.cu:501", "", 3, GIB), {}, "inconclusive NCCL_TIMEOUT", set(), "no verdict"),
+    "out of memory": (read("h: Test CUDA failure common.cu:1 'out of memory'", "", 3, GIB), {}, "inconclusive GPU_MEMORY", set(), "nvidia-smi"),
+    "nothing said": (read("", "", 3, GIB), {}, "inconclusive NO_RESULT", set(), "exited 3"),
     "a busy GPU": (read(BUSY, "", 2, GIB), {}, "inconclusive GPU_OCCUPIED", set(), ""),
     "a class, and somebody on a GPU": (read(CLASS, "", 3, GIB), {"held": {"GPU-5": 1}}, "inconclusive GPU_OCCUPIED", set(), "GPU-5 (1 process(es))"),
 }  # fmt: skip

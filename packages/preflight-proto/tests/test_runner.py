@@ -128,22 +128,6 @@ def test_a_mistake_of_the_kit_itself_is_inconclusive_and_never_holds_an_observed
     assert "Traceback" not in ran.stderr
 
 
-@pytest.mark.parametrize(("gate", "exit_code"), [("observe", 0), ("enforce", 1)])
-def test_an_observed_check_that_is_told_to_stop_exits_0(
-    connector: FakeConnector, tmp_path: Path, gate: str, exit_code: int
-) -> None:
-    pid_file = tmp_path / "pid"
-    given = environment(
-        connector, tmp_path, {"GO": "hang", "PID_FILE": str(pid_file), "GATE": gate}
-    )
-    with subprocess.Popen(STRANGER, env=given, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "hanging\n"
-        process.send_signal(signal.SIGTERM)
-        assert "inconclusive TERMINATED" in process.stdout.read()
-    assert process.returncode == exit_code
-
-
 def test_a_misconfigured_check_exits_2_names_every_variable_and_reports_nothing(
     connector: FakeConnector, tmp_path: Path
 ) -> None:
