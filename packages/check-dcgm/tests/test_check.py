@@ -263,6 +263,22 @@ def test_a_missing_gpu_is_a_finding_also_where_no_engine_answers(go: Go) -> None
 # --- whose engine it is
 
 
+def test_serial_numbers_that_differ_accuse_and_clear_nobody(
+    go: Go, connector: FakeConnector
+) -> None:
+    for answer in (SICK, GOOD):
+        sick = (answer[0], _with_serials(answer[1], {3: "111", 5: "999"}))
+        ran = go({"answers": [sick]}, serials={A: "111", B: "222"})
+        assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
+            0,
+            "inconclusive",
+            "WRONG_HOSTENGINE",
+        )
+        assert B in ran.lines[-1]
+        assert A not in ran.lines[-1]
+    assert not any(e.is_fatal or e.is_healthy for e in connector.events)
+
+
 def test_an_engine_without_a_proof_of_identity_is_not_believed(go: Go) -> None:
     ran = go({"answers": [SICK]}, serials={A: "111", B: "222"})
     assert (ran.result.outcome, ran.result.code) == ("inconclusive", "WRONG_HOSTENGINE")

@@ -233,12 +233,12 @@ def _evidence(
     suspects = {pci for pci in [*errors.errors, *smi, *driver] if not pci.startswith("index ")}
     dead = [pci for pci in sorted(suspects) if _dead(places.devices / pci / "config")]
     lost: dict[str, dict[str, str]] = {}
-    for who, said in (
+    for who, by_place in (
         ("NVML", errors.errors),
         ("nvidia-smi", smi),
         ("PCI", dict.fromkeys(dead, "its configuration space reads as ones only")),
     ):
-        for place, words in said.items():
+        for place, words in by_place.items():
             lost.setdefault(place, {})[who] = words
     return PresenceEvidence(named, driver, lost, errors.conclusive, errors.refused)
 

@@ -336,10 +336,10 @@ def _sampled(samples: Sequence[CounterSample], generations: Mapping[str, int | N
             reasons |= sample.reasons or 0
         clocks = [s.clock for s in of if s.clock is not None]
         heat = [s.temperature for s in of if s.temperature is not None]
-        said = [f"{min(clocks)} MHz"] if clocks else []
-        said += [f"{max(heat)} C"] if heat else []
+        reading = [f"{min(clocks)} MHz"] if clocks else []
+        reading += [f"{max(heat)} C"] if heat else []
         signs += [
-            _sign(code, uuid, ", ".join(said))
+            _sign(code, uuid, ", ".join(reading))
             for bit, code in _REASONS.items()
             if reasons & bit and not (bit == 0x08 and reasons & 0xC0)
         ]
