@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from player import job, service, wrapper
-from preflight_appwrapper.api.names import CLAIMED, LABEL
+from preflight_appwrapper.api.names import CLAIMED, INDEX, LABEL
 from preflight_appwrapper.api.rules import Autopilot, LabelTaint, WrapperRules
 from preflight_appwrapper.api.types import wrapper_from
 from preflight_appwrapper.core.components import (
@@ -83,7 +83,7 @@ def test_what_kueue_wants_is_merged_into_the_pods() -> None:
     )
     spec, metadata = pod_spec(made), made["spec"]["template"]["metadata"]
     assert metadata["labels"] == {LABEL: "w", "a": "1"}
-    assert metadata["annotations"] == {"b": "2"}
+    assert metadata["annotations"] == {"b": "2", INDEX: "0"}
     assert spec["nodeSelector"] == {"zone": "z"}
     assert spec["tolerations"] == [{"key": "own"}, {"key": "t", "operator": "Exists"}]
     assert spec["schedulingGates"] == [{"name": "mine"}, {"name": "gate"}]

@@ -12,7 +12,7 @@ from doubled import change, client, core, double, has, objects, running, write_s
 from leading import leads
 from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
-from preflight_appwrapper.api.names import CLAIMED
+from preflight_appwrapper.api.names import CLAIMED, INDEX
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, lenient
 from preflight_appwrapper.controller.apply import WrapperApplier, is_final
@@ -301,7 +301,7 @@ async def test_a_pod_with_gpus_by_a_claim_keeps_off_marked_nodes_and_leaves_one_
         async with client(api) as ours, leads(client=ours):
             await until(lambda: objects(api, "pods"), "the pod is created")
             (pod,) = objects(api, "pods")
-            assert pod["metadata"]["annotations"] == {CLAIMED: "gpu.nvidia.com"}
+            assert pod["metadata"]["annotations"] == {CLAIMED: "gpu.nvidia.com", INDEX: "0"}
             assert "nodeAffinity" in pod["spec"]["affinity"]
             change(api, "pods", "p", {"spec": {"nodeName": "node-0"}})
             write_status(api, "pods", "default", "p", {"phase": "Running"})

@@ -72,9 +72,10 @@ def status(
 
 
 def pod(
-    name: str, phase: str, *, owner: str = "job-0", node: str = "n", gpus: object = 8, **more: Any
-) -> Pod:
+    name: str, phase: str, *, owner: str = "job-0", node: str = "n", gpus: object = 8, of: int = -1, **more: Any
+) -> Pod:  # fmt: skip
     raw: dict[str, Any] = {
+        "component": of,
         "metadata": {
             "name": name,
             "uid": f"uid-{name}",
@@ -193,9 +194,7 @@ def test_what_has_failed_and_is_gone_by_now_has_failed(state: Any) -> None:
 
 
 def test_a_pod_that_has_ended_makes_up_for_no_other() -> None:
-    bare = [
-        replace(part(i, says), uid=f"uid-{i}") for i, says in enumerate(["finished", "nothing"])
-    ]
+    bare = [replace(part(i, says), uid=f"uid-{i}") for i, says in enumerate(["ended", ""])]
     known = status(1, 1, ready=3600)
     pairs = [replace(one, uid=f"uid-{i}") for i, one in enumerate(known.component_status)]
     known = replace(known, component_status=tuple(pairs))
@@ -660,52 +659,77 @@ def test_pods_that_wait_for_others_to_complete_are_not_missed() -> None:
 # --- parts that have ended beside parts that run, and elastic ones
 
 
-def part(i: int, says: Any = "nothing", *, owns: bool = False) -> SeenComponent:
-    verdict = ComponentVerdict(says=says, owns_pods=owns)
+def part(i: int, written: str) -> SeenComponent:
+    """``ended``: well; ``owns``: its pods have it as their owner; a number: it has counted so many
+    as succeeded.
+    """
+    words = written.split()
+    verdict = ComponentVerdict(
+        says="finished" if "ended" in words else "nothing",
+        owns_pods="owns" in words,
+        succeeded=next((int(word) for word in words if word.isdigit()), 0),
+    )
     return SeenComponent(state="present", ours=True, uid=f"job-{i}", verdict=verdict)
 
 
-WORKERS = tuple(pod(f"w-{i}", "Running", owner="job-1") for i in range(2))
-
-
 @pytest.mark.parametrize(
-    "left",
+    ("expected", "parts", "pods", "wanted"),
     [
-        (),
-        tuple(pod(f"e-{i}", "Succeeded", owner="child") for i in range(4)),
-        (pod("e-0", "Succeeded", owner="child"), pod("e-1", "Failed", owner="child")),
+        # beside a part that has ended, and has left what it likes
+        ((4, 2), ("ended", "owns"), "2 Running job-1", "healthy"),
+        ((4, 2), ("ended", "owns"), "4 Succeeded child, 2 Running job-1", "healthy"),
+        ((4, 3), ("ended", ""), "3 Running child", "healthy"),
+        ((4, 3), ("ended", ""), "2 Running child", "reset"),
+        ((4, 3), ("ended", ""), "4 Succeeded child", "healthy"),
+        ((4, 3), ("ended", ""), "4 Succeeded 0", "reset"),
+        ((2, 4), ("ended owns", "owns"), "10 Succeeded job-0", "reset"),  # a Job in waves
+        ((2, 4), ("ended owns", "owns"), "10 Succeeded job-0, 4 Pending job-1", "reset"),
+        ((2, 4), ("ended owns", "owns"), "10 Succeeded job-0, 4 Running job-1", "healthy"),
+        ((2, 4), ("ended owns", "owns"), "10 Succeeded job-0, 4 Succeeded job-1", "succeeded"),
+        # whose launcher has another owner than its workers
+        ((3, 3), ("", "ended"), "2 Running job-0, 1 Running its-job", "healthy"),
+        ((3, 3), ("", "ended"), "2 Running job-0, 1 Running its-job, 2 Succeeded job-1, 1 Succeeded 1", "healthy"),
+        ((3, 3), ("", "ended"), "1 Running job-0, 1 Running its-job", "reset"),
+        ((4, 1), ("ended", "owns"), "3 Succeeded job-0, 1 Succeeded its-job", "reset"),
+        # scaled up
+        ((2, 4), ("", "owns"), "10 Running job-0, 4 Pending job-1", "reset"),
+        ((2, 4), ("", "owns"), "10 Running its-set, 4 Pending job-1", "reset"),
+        ((2, 4), ("", "owns"), "10 Running its-set", "reset"),
+        ((2, 4), ("", "owns"), "10 Running its-set, 4 Running job-1", "healthy"),
+        ((2, 4), ("", ""), "10 Running 0", "reset"),
+        ((2, 4), ("", ""), "10 Running 0, 4 Running 1", "healthy"),
+        ((4, 2), ("", "ended"), "4 Running 0, 6 Pending 0, 1 Succeeded 1", "healthy"),
+        ((4, 2), ("", "ended"), "3 Running 0, 6 Pending 0, 2 Succeeded 1", "reset"),
+        # a drain takes pods that have succeeded, and are counted
+        ((4,), ("owns 1",), "3 Running job-0", "healthy"),
+        ((4,), ("owns 1",), "3 Running job-0, 1 Succeeded job-0", "healthy"),
+        ((4,), ("owns",), "3 Running job-0", "reset"),
+        ((4,), ("owns 1",), "2 Running job-0", "reset"),
+        ((4,), ("owns 1",), "2 Running job-0, 1 Succeeded job-0", "reset"),
+        ((4,), ("owns 4",), "", "succeeded"),
+        ((4,), ("1",), "3 Running 0", "healthy"),
+        ((4,), ("1",), "3 Running 0, 1 Succeeded 0", "healthy"),
+        ((4,), ("1",), "2 Running 0", "reset"),
+        ((4,), ("1",), "2 Running 0, 1 Succeeded 0", "reset"),
     ],
-)
-def test_what_runs_beside_a_part_that_has_ended_is_healthy(left: tuple[Pod, ...]) -> None:
-    components = (part(0, "finished"), part(1, owns=True))
-    found = judged(status(4, 2, ready=3600), *left, *WORKERS, components=components)
-    assert found.result == "healthy" or ruled(found) == (6, "reset")
-    if not any(one.status.phase == "Failed" for one in left):
-        assert found.result == "healthy"
-
-
-def test_a_part_that_goes_on_without_owning_its_pods_is_healthy_beside_one_that_has_ended() -> None:
-    strangers = tuple(pod(f"w-{i}", "Running", owner="child") for i in range(3))
-    components = (part(0, "finished"), part(1))
-    assert judged(status(4, 3, ready=3600), *strangers, components=components).result == "healthy"
-    short = judged(status(4, 3, ready=3600), *strangers[:2], components=components)
-    assert ruled(short) == (7, "reset")
-
-
-@pytest.mark.parametrize(
-    ("running", "succeeded", "wanted"),
-    [(3, 1, (9, "healthy")), (3, 0, (7, "reset")), (2, 1, (7, "reset")), (0, 4, (3, "succeeded"))],
-)
-def test_a_pod_that_a_drain_takes_after_it_has_succeeded_is_not_missed(
-    running: int, succeeded: int, wanted: tuple[int, str]
+)  # fmt: skip
+def test_no_pod_stands_for_one_of_another_component(
+    expected: tuple[int, ...], parts: tuple[str, ...], pods: str, wanted: str
 ) -> None:
-    job = replace(present(), verdict=ComponentVerdict(owns_pods=True, succeeded=succeeded))
-    left = [pod(f"p{i}", "Running") for i in range(running)]
-    assert ruled(judged(status(4, ready=3600), *left, components=(job,))) == wanted
-    there = [*left, pod("p4", "Succeeded")]
-    assert judged(status(4, ready=3600), *there, components=(job,)).figures.ready == min(
-        4, running + max(1, succeeded)
+    """``pods``: how many, in which phase, and whose: the owner, or the component's number."""
+    made = []
+    for count, phase, whose in (some.split() for some in pods.split(", ") if some):
+        more: dict[str, Any] = {"of": int(whose)} if whose.isdigit() else {"owner": whose}
+        made += [
+            pod(f"{phase}-{whose}-{i}", phase, **{"owner": "set", **more})
+            for i in range(int(count))
+        ]
+    found = judged(
+        status(*expected, ready=3600),
+        *made,
+        components=tuple(part(i, written) for i, written in enumerate(parts)),
     )
+    assert found.result == wanted, found.sentence
 
 
 @pytest.mark.parametrize("rest", [("Running", True), ("Failed", True), ("Failed", False)])
@@ -724,95 +748,6 @@ def test_what_a_job_ends_whose_leader_has_succeeded_is_not_missed(rest: tuple[st
     known = status(4, ready=600)  # longer than both periods: pods may have ten minutes to end
     job = replace(present(), verdict=verdict(raw))
     assert ruled(judged(known, pod("p3", "Succeeded"), *pods, components=(job,))) == (9, "healthy")
-
-
-@pytest.mark.parametrize(
-    ("others", "wanted"),
-    [
-        ((), (7, "reset")),
-        (("Pending",) * 4, (8, "reset")),
-        (("Running",) * 4, (9, "healthy")),
-        (("Succeeded",) * 4, (3, "succeeded")),
-    ],
-)
-def test_pods_of_a_job_in_waves_stand_for_none_of_another_component(
-    others: tuple[str, ...], wanted: tuple[int, str]
-) -> None:
-    job, train = present(0, "finished"), present(1)
-    pods = [pod(f"p{i}", "Succeeded") for i in range(10)]
-    pods += [pod(f"t{i}", phase, owner="job-1") for i, phase in enumerate(others)]
-    assert ruled(judged(status(2, 4, ready=3600), *pods, components=(job, train))) == wanted
-
-
-@pytest.mark.parametrize("left", [0, 3])
-def test_a_launcher_that_a_job_owns_is_of_its_mpi_job_beside_one_that_has_ended(left: int) -> None:
-    pods = [pod(f"w{i}", "Running", owner="job-0") for i in range(2)]
-    pods.append(pod("launcher", "Running", owner="its-job"))
-    pods += [pod(f"e{i}", "Succeeded", owner="job-1" if i else "other-job") for i in range(left)]
-    components = (part(0), part(1, "finished"))
-    known = status(3, 3, ready=3600)
-    assert ruled(judged(known, *pods, components=components)) == (9, "healthy")
-    if not left:
-        assert judged(known, *pods[1:], components=components).result == "reset"
-
-
-@pytest.mark.parametrize("of", [("apps/v1", "StatefulSet"), ("ray.io/v1", "RayCluster")])
-def test_what_has_lost_all_of_its_pods_does_not_succeed_by_those_of_another(
-    of: tuple[str, str],
-) -> None:
-    lost = replace(part(1), verdict=verdict({"apiVersion": of[0], "kind": of[1]}))
-    pods = [pod(f"w{i}", "Succeeded", owner="job-0") for i in range(3)]
-    pods.append(pod("launcher", "Succeeded", owner="its-job"))
-    found = judged(status(4, 1, ready=3600), *pods, components=(part(0, "finished"), lost))
-    assert ruled(found) == (7, "reset")
-
-
-@pytest.mark.parametrize("pending", [0, 4])
-@pytest.mark.parametrize("owner", ["job-0", "its-replica-set"])
-def test_pods_of_what_was_scaled_up_stand_for_none_of_another_component(
-    owner: str, pending: int
-) -> None:
-    pods = [pod(f"d{i}", "Running", owner=owner) for i in range(10)]
-    pods += [pod(f"t{i}", "Pending", owner="job-1") for i in range(pending)]
-    components = (part(0), part(1, owns=True))
-    assert judged(status(2, 4, ready=3600), *pods, components=components).result == "reset"
-    pods += [pod(f"r{i}", "Running", owner="job-1") for i in range(4)]
-    assert judged(status(2, 4, ready=3600), *pods, components=components).result == "healthy"
-
-
-@pytest.mark.parametrize("running", [4, 3])
-@pytest.mark.parametrize("launchers", [0, 1])
-def test_pods_that_wait_beyond_those_asked_for_are_none_that_has_been_left(
-    launchers: int, running: int
-) -> None:
-    """Of a Deployment, scaled up where there is no room, beside an MPIJob that has ended."""
-    pods = [pod(f"d{i}", "Running", owner="its-replica-set") for i in range(running)]
-    pods += [pod(f"q{i}", "Pending", owner="its-replica-set") for i in range(6)]
-    pods += [pod("w", "Succeeded", owner="job-1")]
-    pods += [pod("l", "Succeeded", owner="its-job")] * launchers
-    components = (part(0), part(1, "finished"))
-    wanted = "healthy" if running == 4 else "reset"
-    assert judged(status(4, 2, ready=3600), *pods, components=components).result == wanted
-
-
-@pytest.mark.parametrize(
-    ("trains", "loaded", "result"),
-    [(3, 0, "healthy"), (3, 1, "healthy"), (2, 0, "reset"), (2, 1, "reset")],
-)
-def test_pods_of_a_job_that_a_job_set_has_counted_are_not_missed(
-    trains: int, loaded: int, result: str
-) -> None:
-    jobs = replace(part(0), verdict=ComponentVerdict(succeeded=1))
-    pods = [pod(f"t{i}", "Running", owner="train") for i in range(trains)]
-    pods += [pod("l", "Succeeded", owner="load")] * loaded
-    assert judged(status(4, ready=3600), *pods, components=(jobs,)).result == result
-
-
-def test_what_has_ended_does_not_make_the_others_succeed() -> None:
-    done = tuple(pod(f"e-{i}", "Succeeded", owner="child") for i in range(4))
-    components = (part(0, "finished"), part(1))
-    assert judged(status(4, 3, ready=1), *done, components=components).result != "succeeded"
-    assert judged(status(4, 3, ready=1), *done[:3], components=components).result != "succeeded"
 
 
 RAY = {

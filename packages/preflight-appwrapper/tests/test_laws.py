@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from msgspec.structs import replace
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import (
     AppWrapper,
@@ -27,6 +28,7 @@ from preflight_appwrapper.api.types import (
 from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.health import judge
 from preflight_appwrapper.core.phase_context import PhaseContext
+from preflight_appwrapper.core.podsets import slack
 from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
 from test_ownership import A_JOB, Cached, a_job, raw
 
@@ -41,12 +43,12 @@ def ray(replicas: int, least: int) -> dict[str, Any]:
     return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "spec": spec}
 
 
-def a_pod(name: str, phase: str, owner: str, going: bool = False) -> Pod:
+def a_pod(name: str, phase: str, owner: str, of: int, going: bool = False) -> Pod:
     metadata: dict[str, Any] = {"name": name, "uid": name}
     metadata["ownerReferences"] = [{"uid": owner, "controller": True}]
     if going:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return lenient(Pod, {"metadata": metadata, "status": {"phase": phase}})
+    return lenient(Pod, {"metadata": metadata, "status": {"phase": phase}, "component": of})
 
 
 def healthy(draw: Random) -> tuple[AppWrapper, WrapperSnapshot]:
@@ -54,6 +56,7 @@ def healthy(draw: Random) -> tuple[AppWrapper, WrapperSnapshot]:
     left whatever it likes.
     """
     known, views, components, pods = [], [], [], []
+    marked = draw.random() < 0.5  # else an earlier version has made the pods
     for i in range(draw.randint(1, 4)):
         expected, owns = draw.randint(0, 6), draw.random() < 0.5
         ended = draw.random() < 0.4
@@ -71,7 +74,9 @@ def healthy(draw: Random) -> tuple[AppWrapper, WrapperSnapshot]:
                 conditions=created,
             )
         )
-        verdict = ComponentVerdict(says="finished" if ended else "nothing", owns_pods=owns)
+        drained = draw.randint(0, least) if draw.random() < 0.2 else 0
+        says: Any = "finished" if ended else "nothing"
+        verdict = ComponentVerdict(says=says, owns_pods=owns, succeeded=drained)
         absent = ended and draw.random() < 0.3
         state = SeenComponent(
             state="absent" if absent else "present",
@@ -82,10 +87,13 @@ def healthy(draw: Random) -> tuple[AppWrapper, WrapperSnapshot]:
         views.append(state)
         components.append(Component(template=template))
         owner = f"c{i}" if owns else draw.choice([f"child-{i}", "child"])
-        for j in range(draw.randint(0, expected) if ended else draw.randint(least, expected)):
-            phase = "Succeeded" if ended or draw.random() < 0.1 else "Running"
+        most = expected + draw.choice([0, 0, 4])  # scaled up, or a Job in waves
+        there = draw.randint(0, most) if ended else draw.randint(least, most) - drained
+        for j in range(max(0, there)):
+            phase = "Succeeded" if ended or (not drained and draw.random() < 0.1) else "Running"
+            phase = "Pending" if j > expected else phase
             going = ended and draw.random() < 0.3
-            pods.append(a_pod(f"p-{i}-{j}", phase, owner, going))
+            pods.append(a_pod(f"p-{i}-{j}", phase, owner, i if marked else -1, going))
     ready = draw.choice(["True", "False"])
     conditions = (
         Condition(type="ResourcesDeployed", status="True", last_transition_time=OLD),
@@ -109,6 +117,25 @@ def test_what_is_healthy_is_never_reset_whatever_has_ended_or_shrunk_beside_it()
         if found.result == "succeeded":
             assert not any(pod.status.phase == "Running" for pod in view.pods), f"seed {seed}"
     assert min(results.values()) > DECISIONS / 100, results
+
+
+@pytest.mark.timeout(900)
+def test_what_lacks_all_of_its_pods_is_never_healthy_whatever_there_is_beside_it() -> None:
+    looks = 0
+    for seed in range(DECISIONS):
+        of, view = healthy(Random(seed))
+        components = zip(
+            of.spec.components, of.status.component_status, view.components, strict=True
+        )
+        for i, (component, known, seen) in enumerate(components):
+            wanted = known.expected - slack(component.template) - seen.verdict.succeeded
+            marked = all(pod.component >= 0 for pod in view.pods)
+            if marked and wanted > 0 and seen.verdict.says != "finished":
+                lacks = replace(view, pods=tuple(pod for pod in view.pods if pod.component != i))
+                found = judge(PhaseContext.of(of, lacks, WrapperRules(), NOW))
+                assert found.result in {"reset", "waiting"}, f"seed {seed}: {found.sentence}"
+                looks += 1
+    assert looks > DECISIONS / 4
 
 
 def history(seed: int) -> int:

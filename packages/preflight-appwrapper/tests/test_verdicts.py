@@ -96,6 +96,11 @@ def test_each_kind_is_read_by_its_own_status(raw: dict[str, Any], says: str) -> 
     assert verdict(raw).says == says
 
 
+def test_of_some_kinds_it_is_known_that_they_own_their_pods() -> None:
+    owning = {rule.kind for rule in BUILT_IN if verdict(of(f"{rule.group}/v1".lstrip("/"), rule.kind)).owns_pods}  # fmt: skip
+    assert owning == {"Job", "PyTorchJob", "Pod", "StatefulSet", "RayCluster"}
+
+
 def test_a_failed_ray_job_is_quoted() -> None:
     raw = of(
         "ray.io/v1",

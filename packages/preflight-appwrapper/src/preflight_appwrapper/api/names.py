@@ -22,6 +22,8 @@ PREFIX: Final = f"{GROUP}.appwrapper/"
 """Begins the annotations: a dot before ``appwrapper``."""
 CLAIMED: Final = PREFIX + "claimed-devices"
 """Annotation of a pod: the device classes of its claims, of those that nodes are marked for."""
+INDEX: Final = PREFIX + "component-index"
+"""Annotation of a pod: of which component it is, whatever stands between the two."""
 
 
 def wrapper_path(namespace: str, name: str) -> str:

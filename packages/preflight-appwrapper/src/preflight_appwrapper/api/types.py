@@ -323,11 +323,12 @@ class _PodStatus(_Object, frozen=True, kw_only=True):
 
 
 class Pod(_Object, frozen=True, kw_only=True):
-    """As far as a decision asks for it."""
+    """As far as a decision asks for it. ``component``: its number, where that is written on it."""
 
     metadata: Metadata = Metadata()
     spec: PodSpec = PodSpec()
     status: _PodStatus = _PodStatus()
+    component: int = -1
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from preflight_kube.api.kinds import controller_reference
 from preflight_kube.api.workloads.model import map_of
 
-from preflight_appwrapper.api.names import API_VERSION, CLAIMED, KIND, LABEL
+from preflight_appwrapper.api.names import API_VERSION, CLAIMED, INDEX, KIND, LABEL
 from preflight_appwrapper.api.rules import Autopilot, Effect, WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, ClaimRef, PodSetInfo, PodSpec, lenient
 from preflight_appwrapper.core import podsets
@@ -119,6 +119,7 @@ def build(
         except podsets.PodSetError as error:
             raise ComponentError(f"{path}: {error}.") from None
         _fill(template, info, wrapper.metadata.name, rules=rules, claims=claims, where=path)
+        _map_of(template["metadata"], "annotations", f"{path}.metadata")[INDEX] = str(index)
     return manifest
 
 

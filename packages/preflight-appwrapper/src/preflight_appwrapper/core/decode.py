@@ -18,7 +18,7 @@ from preflight_kube.api.kinds import Kind, version_of
 from preflight_kube.text import shared
 from preflight_proto import names
 
-from preflight_appwrapper.api.names import CLAIMED, LABEL, PREFIX
+from preflight_appwrapper.api.names import CLAIMED, INDEX, LABEL, PREFIX
 from preflight_appwrapper.api.rules import FailureRule
 from preflight_appwrapper.api.types import (
     MOST_FINALIZERS,
@@ -176,7 +176,9 @@ def pod(raw: PartialObject, resources: Iterable[str]) -> Pod:
         labels=_NONE,
         annotations={k: v for k, v in metadata.annotations.items() if k == CLAIMED} or _NONE,
     )
-    return replace(read, metadata=kept, spec=read.spec.only(resources))
+    index = metadata.annotations.get(INDEX, "")
+    component = int(index) if index.isascii() and index.isdigit() and len(index) < 4 else -1
+    return replace(read, metadata=kept, spec=read.spec.only(resources), component=component)
 
 
 def thing(raw: PartialObject, kind: Kind, rules: Iterable[FailureRule]) -> ComponentObject:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -33,78 +34,61 @@ _PREFLIGHTS_IN_A_ROW = 3
 
 def _figures(context: PhaseContext) -> tuple[Figures, list[Pod]]:
     """The pods, by what they count as; and the failed ones that nobody has made up for."""
-    status = context.status
-    phases = Counter(
-        pod.status.phase if pod.status.phase in {"Running", "Succeeded", "Failed"} else "Pending"
-        for pod in context.snapshot.pods
-        if pod.status.phase in {"Succeeded", "Failed"} or not pod.going
-    )
-    credit, ended = _credit(context)
-    slacks = zip(podsets.slacks(context.wrapper.spec.components), context.components, strict=False)
+    places = {
+        uid: place
+        for place, (known, seen, _) in enumerate(context.components)
+        for uid in {known.uid, seen.uid} - {""}
+    }
+    pods: dict[int, Counter[str]] = {}  # by component; -1: it is not known of which
+    for pod in context.snapshot.pods:
+        phase = pod.status.phase
+        phase = phase if phase in {"Running", "Succeeded", "Failed"} else "Pending"
+        if phase in {"Succeeded", "Failed"} or not pod.going:
+            place = places.get(pod.uid, places.get(pod.owner, pod.component))
+            known = place if place < len(context.components) else -1
+            pods.setdefault(known, Counter())[phase] += 1
+    phases = sum(pods.values(), Counter[str]())
+    every = [known.expected for known, *_ in context.components]
+    slacks = dict(enumerate(podsets.slacks(context.wrapper.spec.components)))
+    needed = [
+        known.expected - (0 if ended else min(slacks.get(i, 0), known.expected))
+        for i, (known, _, ended) in enumerate(context.components)
+    ]
     figures = Figures(
-        expected=status.expected,
+        expected=sum(every),
         pending=phases["Pending"],
         running=phases["Running"],
         succeeded=phases["Succeeded"],
         failed=phases["Failed"],
-        credit=credit,
-        ended=ended,
-        slack=sum(min(slack, known.expected) for slack, (known, _, over) in slacks if not over),
+        needed=sum(needed),
+        ready=_covered(context, pods, needed, "Running", "Succeeded"),
+        existing=_covered(context, pods, needed, "Pending", "Running", "Succeeded"),
+        ended=_covered(context, pods, every, "Succeeded"),
     )
     counting = _counting(context, figures)
     return replace(figures, counting=len(counting)), counting
 
 
-def _credit(context: PhaseContext) -> tuple[int, int]:
-    """Pods that are not needed any more, of components which have ended well, or which have counted
-    them as succeeded before a drain took them: for readiness, and for all to have succeeded. Pods
-    beyond those expected, of a Job in waves or of what was scaled up, are taken off: they stand for
-    none of another component.
+def _covered(
+    context: PhaseContext, pods: Mapping[int, Counter[str]], wanted: list[int], *phases: str
+) -> int:
+    """How many of the pods ``wanted`` of each component are in one of the phases, or needed no
+    more: it has ended well, or has counted them as succeeded before a drain took them.
 
-    Of pods that no component owns it is not known which one they are of. They are first those of
-    the components that go on, where it is asked whether one of these lacks any, and last where it
-    is asked whether these have succeeded.
+    Pods of which it is not known whose they are (an earlier version of this controller has made
+    them, and no component owns them) stand for those that are lacking where no component's own
+    would be, and are last believed to be a success of what goes on.
     """
-    uids = {known.uid or component.uid for known, component, _ in context.components}
-    alive: dict[str, list[str]] = {}  # phases by the uid of a component, or of another owner
-    for pod in context.snapshot.pods:
-        phases = alive.setdefault(pod.uid if pod.uid in uids else pod.owner, [])
-        if pod.status.phase == "Succeeded" or not (pod.status.phase == "Failed" or pod.going):
-            phases.append(pod.status.phase)
-    if context.all_finished:
-        rest = max(0, context.status.expected - sum(map(len, alive.values())))
-        return rest, rest
-    credit, beyond, surplus, going_on, counted = 0, 0, 0, 0, 0
-    for known, component, ended in context.components:
-        uid = known.uid or component.uid
-        if not known.expected:
-            continue
-        if uid and (component.verdict.owns_pods or uid in alive):
-            owned = alive.pop(uid, [])
-            done = owned.count("Running") + owned.count("Succeeded")
-            beyond += max(0, done - known.expected)
-            lost = component.verdict.succeeded - owned.count("Succeeded")
-            lacking = max(0, known.expected - len(owned))
-            if component.verdict.owns_pods:
-                credit += lacking if ended else min(lacking, max(0, lost))
-            elif ended:  # of an MPIJob the launcher, which is a Job's
-                surplus += lacking
-            else:
-                going_on += lacking
-        elif ended:
-            surplus += known.expected
-        else:
-            going_on += known.expected
-            counted += min(known.expected, component.verdict.succeeded)
-    others = [phase for phases in alive.values() for phase in phases]
-    succeeded = others.count("Succeeded")
-    # Whose child has a pod that waits goes on: none of its pods is one that has been left.
-    left = sum(len(phases) for phases in alive.values() if {*phases} <= {"Running", "Succeeded"})
-    left = min(left, max(0, len(others) - going_on))
-    beyond += max(0, others.count("Running") + succeeded - min(left, surplus) - going_on)
-    credit -= beyond
-    ready = credit + max(0, surplus - left)
-    return ready + max(0, counted - succeeded), credit + max(0, surplus - succeeded)
+    covered, lacking, left = 0, 0, 0
+    for place, (_, seen, ended) in enumerate(context.components):
+        there, verdict = pods.get(place, Counter[str]()), seen.verdict
+        lost = max(0, verdict.succeeded - there["Succeeded"])
+        has = wanted[place] if ended else sum(map(there.__getitem__, phases)) + lost
+        covered += min(has, wanted[place])
+        lacking += 0 if verdict.owns_pods else max(0, wanted[place] - has)
+        left += wanted[place] if ended and not verdict.owns_pods else 0
+    others = sum(map(pods.get(-1, Counter[str]()).__getitem__, phases))
+    return covered + min(lacking, max(0, others - (0 if "Running" in phases else left)))
 
 
 def _counting(context: PhaseContext, figures: Figures) -> list[Pod]:
@@ -196,7 +180,7 @@ def _component_failed(context: PhaseContext) -> HealthJudgment | None:
 
 def _succeeded(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
     unfinished = (
-        not 0 < figures.expected <= figures.succeeded + figures.ended
+        not 0 < figures.expected <= figures.ended
         or figures.pending
         or figures.running
         or figures.counting

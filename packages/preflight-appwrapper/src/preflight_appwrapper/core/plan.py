@@ -71,9 +71,10 @@ class Next(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods by what they count as. ``counting``: the failed ones nobody has made up for; ``credit``:
-    pods of components that have ended well without as many, and ``ended`` those of them that count
-    as succeeded. ``slack``: pods that elastic components may do without."""
+    """Pods by what they count as. ``counting``: the failed ones nobody has made up for. Of those
+    that components are to have, ``needed``: the fewest that there must be, and, none of one
+    standing for one of another: ``ready`` run, have succeeded or are not needed any more,
+    ``existing`` wait beside these. ``ended`` of all expected need not run any more."""
 
     expected: int = 0
     pending: int = 0
@@ -81,24 +82,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: int = 0
     failed: int = 0
     counting: int = 0
-    credit: int = 0
+    needed: int = 0
+    ready: int = 0
+    existing: int = 0
     ended: int = 0
-    slack: int = 0
-
-    @property
-    def needed(self) -> int:
-        """The fewest that there must be."""
-        return self.expected - self.slack
-
-    @property
-    def ready(self) -> int:
-        """Running, succeeded, or not needed any more."""
-        return self.running + self.succeeded + self.credit
-
-    @property
-    def existing(self) -> int:
-        """Those, and the pending ones."""
-        return self.pending + self.ready
 
 
 class HealthJudgment(msgspec.Struct, frozen=True):
