@@ -16,7 +16,7 @@ from hypothesis import settings
 from test_properties import Histories
 
 DECISIONS = 80 * settings().max_examples
-PARTS = 2
+PARTS = 3
 STEPS = 40
 PHASES = ("Running", "Failed", "Succeeded", "Pending")
 

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
-from msgspec.structs import replace
-from preflight_appwrapper.api.conditions import Written
-from preflight_appwrapper.api.conditions import written as written_at
 from preflight_appwrapper.api.names import LABEL
-from preflight_appwrapper.api.types import AppWrapper, Pod, lenient, wrapper_from, written
+from preflight_appwrapper.api.types import (
+    AppWrapper,
+    OwnerReference,
+    Pod,
+    lenient,
+    wrapper_from,
+    written,
+)
 from preflight_appwrapper.core.component_status import verdict
 from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.plan import (
@@ -30,7 +34,13 @@ from preflight_appwrapper.core.plan import (
     WrapperAction,
     WrapperPlan,
 )
-from preflight_appwrapper.core.snapshot import Attempt, SeenComponent, WrapperSnapshot
+from preflight_appwrapper.core.snapshot import (
+    Attempt,
+    LeaderState,
+    Mirrored,
+    WrapperSnapshot,
+    observe,
+)
 from preflight_kube.api.kinds import kind_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -43,17 +53,6 @@ class DiedError(Exception):
 
 class BrokenError(AssertionError):
     """An invariant does not hold at some version of the world."""
-
-
-@dataclass
-class LeaderState:
-    """What one controller process knows beyond the cluster."""
-
-    attempts: dict[WrapperAction, datetime] = field(default_factory=dict)
-    creates: dict[int, Attempt] = field(default_factory=dict)
-    confirmed: set[int] = field(default_factory=set)
-    empty: list[datetime] = field(default_factory=list)
-    said: set[str] = field(default_factory=set)
 
 
 class World:
@@ -71,7 +70,8 @@ class World:
         self.nodes: dict[str, frozenset[str]] = {}
         self.held: set[str] = set()  # uids of pods that nobody but force removes
         self.refuse: dict[str, Attempt] = {}  # by component name: what creating it gives
-        self.memory = LeaderState()
+        self.memory = LeaderState(uid="wrapper-uid")
+        self.views = count(1)
         self.build = build
         self.events: list[str] = []
         self.phases: list[str] = []
@@ -86,7 +86,6 @@ class World:
         self.lag: WrapperSnapshot | None = None
         self.skewed = False
         self.skew = timedelta(0)  # of the leader's clock, which the status has its times from
-        self.ahead: dict[Written, datetime] = {}
 
     # --- what the controller sees
 
@@ -100,80 +99,51 @@ class World:
         return wrapper_from({**self.wrapper, "metadata": metadata})
 
     def seen(self) -> WrapperSnapshot:
-        wrapper, memory = self.read(), self.memory
-        known, components = set(), []
-        for i, one in enumerate(wrapper.status.component_status):
-            key = (one.api_version, one.kind, one.name)
-            known.add(key)
-            found = self.objects.get(key) if one.name else None
-            if found is None:
-                components.append(
-                    SeenComponent(
-                        state="absent",
-                        confirmed=i in memory.confirmed,
-                        attempt=self._attempt(i),
-                    )
-                )
-                continue
-            metadata = found["metadata"]
-            owner: dict[str, Any] = next(
-                (it for it in metadata.get("ownerReferences", []) if it.get("controller")), {}
-            )
-            components.append(
-                SeenComponent(
-                    state="going" if "deletionTimestamp" in metadata else "present",
-                    uid=metadata["uid"],
-                    confirmed=i in memory.confirmed,
-                    ours=owner.get("uid") == wrapper.metadata.uid,
-                    owner=f"{owner.get('kind')} {owner.get('name')}" if owner else "",
-                    finalizers=tuple(metadata.get("finalizers", ())),
-                    verdict=verdict(found),
-                    attempt=self._attempt(i),
-                )
-            )
-        strays = [
-            ComponentObject(
-                kind=kind_of(a, k),
-                namespace="ns",
-                version=1,
-                name=n,
-                uid=o["metadata"]["uid"],
-                going="deletionTimestamp" in o["metadata"],
-            )
-            for (a, k, n), o in self.objects.items()
-            if (a, k, n) not in known
-            and any(
-                it["uid"] == wrapper.metadata.uid for it in o["metadata"].get("ownerReferences", [])
-            )
-        ]
-        return WrapperSnapshot(
-            components=tuple(components),
-            pods=tuple(lenient(Pod, one) for one in self.pods.values()),
+        """A view that is never behind, with what this leader knows better."""
+        wrapper, passed = self.read(), next(self.views)
+        named = {known.name for known in wrapper.status.component_status}
+        ours = self.objects_of_ours()
+        cached = Mirrored(
+            complete=True,
+            things={
+                (kind_of(api, kind), name): self._thing((api, kind, name), passed)
+                for api, kind, name in self.objects
+                if name in named or name in ours
+            },
+            pods={one["metadata"]["uid"]: lenient(Pod, one) for one in self.pods.values()},
             nodes=self.nodes,
-            strays=tuple(strays),
-            attempts={action: at + self.skew for action, at in memory.attempts.items()},
-            empty=tuple(at + self.skew for at in memory.empty),
-            first_seen=self._first_seen(wrapper),
-            suffix=f"{self.uids:05d}",
+            version=lambda _: passed,
         )
+        suffix, clock = f"{self.uids:05d}", self.monotonic
+        return observe(wrapper, cached, self.memory, suffix=suffix, now=self.clock, clock=clock)
 
-    def _attempt(self, i: int) -> Attempt | None:
-        found = self.memory.creates.get(i)
-        return replace(found, at=found.at + self.skew) if found is not None else None
+    def _thing(self, key: Key, version: int) -> ComponentObject:
+        api, kind, name = key
+        raw = self.objects[key]
+        metadata = raw["metadata"]
+        owners = (it for it in metadata.get("ownerReferences", []) if it.get("controller"))
+        owner = next(owners, None)
+        return ComponentObject(
+            kind=kind_of(api, kind),
+            namespace="ns",
+            name=name,
+            uid=metadata["uid"],
+            version=version,
+            going="deletionTimestamp" in metadata,
+            finalizers=tuple(metadata.get("finalizers", ())),
+            owner=lenient(OwnerReference, owner) if owner else None,
+            label="w",
+            verdict=verdict(raw),
+        )
 
     @property
     def clock(self) -> datetime:
         """What the leader takes for now."""
         return self.now + self.skew
 
-    def _first_seen(self, wrapper: AppWrapper) -> dict[Written, datetime]:
-        times = {written_at(it): it.last_transition_time for it in wrapper.status.conditions}
-        self.ahead = {
-            key: self.ahead.get(key, self.now)
-            for key, at in times.items()
-            if at is not None and (at > self.clock or key in self.ahead)
-        }
-        return {key: at + self.skew for key, at in self.ahead.items()}
+    @property
+    def monotonic(self) -> float:
+        return (self.now - START).total_seconds()
 
     # --- what the controller does; each may be lost, or its answer
 
@@ -195,21 +165,21 @@ class World:
                 self._act(action)
             if fault:
                 raise DiedError
-        for one in made.say:
-            if one.key not in self.memory.said:
-                self.memory.said.add(one.key)
-                self.events.append(f"{one.reason}: {one.message}")
+        for one in filter(self.memory.record, made.say):
+            self.events.append(f"{one.reason}: {one.message}")
 
     def restart(self, skew: float = 0) -> None:
         """Another leads, whose clock is ``skew`` seconds ahead."""
         self.skewed = self.skewed or bool(skew)
-        self.memory, self.skew, self.ahead = LeaderState(), timedelta(seconds=skew), {}
+        self.memory, self.skew = LeaderState(uid="wrapper-uid"), timedelta(seconds=skew)
 
     def _write(self, made: WrapperPlan) -> None:
         assert self.wrapper is not None
         self.wrapper["status"] = written(made.status)
         self.version += 1
         self.writes += 1
+        if made.row in {"resume", "retry"}:
+            self.memory.begin()
         if not self.phases or self.phases[-1] != made.status.phase:
             self.phases.append(made.status.phase)
         self.check()
@@ -217,7 +187,7 @@ class World:
     def _act(self, action: WrapperAction) -> None:
         assert self.wrapper is not None
         memory = self.memory
-        memory.attempts[action] = self.now
+        memory.attempts[action] = self.clock
         metadata = self.wrapper["metadata"]
         if not isinstance(action, List):
             memory.empty.clear()
@@ -231,7 +201,8 @@ class World:
         elif isinstance(action, CreateComponent):
             self._create(action)
         elif isinstance(action, Confirm):
-            memory.confirmed.add(action.index)
+            known = self.read().status.component_status[action.index]
+            self._look((known.api_version, known.kind, known.name))
         elif isinstance(action, DeleteObject):
             self._delete(action)
         elif isinstance(action, List):
@@ -239,28 +210,27 @@ class World:
             if found:
                 memory.empty.clear()
             else:
-                memory.empty.append(self.now)
+                memory.empty.append(self.monotonic)
         self.check()
+
+    def _look(self, key: Key) -> None:
+        thing = self._thing(key, next(self.views)) if key in self.objects else None
+        self.memory.saw((kind_of(*key[:2]), key[2]), thing)
 
     def _create(self, action: CreateComponent) -> None:
         memory, wrapper = self.memory, self.read()
-        memory.confirmed.add(action.index)
-        tries = memory.creates[action.index].tries + 1 if action.index in memory.creates else 1
-        if action.name in self.refuse:
-            one = self.refuse[action.name]
-            memory.creates[action.index] = Attempt(
-                error=one.error, at=self.now, tries=tries, fatal=one.fatal, unclear=one.unclear
-            )
+        if (one := self.refuse.get(action.name)) is not None:
+            memory.tried(action.index, one.error, self.clock, fatal=one.fatal, unclear=one.unclear)
             return
         memory.creates.pop(action.index, None)
         made = self.build(wrapper, action.index, action.name)
         key = (made["apiVersion"], made["kind"], action.name)
-        if key in self.objects:
-            return  # AlreadyExists, and the GET that follows it shows whose it is
-        made["metadata"]["uid"] = self.uid()
-        self.objects[key] = made
-        self.created.append((action.name, made["metadata"]["uid"]))
-        self.spawn(made)
+        if key not in self.objects:
+            made["metadata"]["uid"] = self.uid()
+            self.objects[key] = made
+            self.created.append((action.name, made["metadata"]["uid"]))
+            self.spawn(made)
+        self._look(key)  # where the name was taken, whose it is
 
     def _delete(self, action: DeleteObject) -> None:
         if (action.kind, action.force) == ("Pod", True) and action.name in self.pods:
