@@ -218,11 +218,7 @@ def test_what_kueue_and_users_may_change_is_allowed(path: str, value: Any) -> No
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (
-            "spec__components__0__template",
-            service(),
-            "spec.components[0].template: cannot be changed",
-        ),
+        ("spec__components__0__template", service(), "spec.components[0].template: cannot be changed"),
         ("spec__components", [], "spec.components: the number of components cannot be changed"),
         (
             "spec__components__0__podSets",
@@ -236,7 +232,7 @@ def test_what_kueue_and_users_may_change_is_allowed(path: str, value: Any) -> No
             "metadata.labels: workload.codeflare.dev/user",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_was_checked_once_cannot_be_changed(path: str, value: Any, said: str) -> None:
     assert any(one.startswith(said) for one in changed(**{path: value}))
 

@@ -92,20 +92,12 @@ def test_what_kueue_wants_is_merged_into_the_pods() -> None:
 @pytest.mark.parametrize(
     ("template", "infos", "where"),
     [
-        (
-            with_spec(nodeSelector={"zone": "a"}),
-            [{"nodeSelector": {"zone": "b"}}],
-            "spec.nodeSelector",
-        ),
+        (with_spec(nodeSelector={"zone": "a"}), [{"nodeSelector": {"zone": "b"}}], "spec.nodeSelector"),
         (with_spec(nodeSelector=[]), [{"nodeSelector": {"zone": "b"}}], "must be a map"),
         (with_spec(tolerations="x"), [{"tolerations": [{}]}], "must be a list"),
         (with_spec(affinity="x"), None, "spec.affinity: must be a map"),
         ({**job(), "metadata": {"name": "x", "labels": {LABEL: "other"}}}, None, "metadata.labels"),
-        (
-            {**job(), "metadata": {"name": "x", "namespace": "kube-system"}},
-            None,
-            "metadata.namespace",
-        ),
+        ({**job(), "metadata": {"name": "x", "namespace": "kube-system"}}, None, "metadata.namespace"),
         ({**job(), "metadata": {"name": "x", "namespace": ["a"]}}, None, "metadata.namespace"),
         (
             {**job(), "metadata": {"name": "x", "ownerReferences": [{"controller": True}]}},
@@ -113,7 +105,7 @@ def test_what_kueue_wants_is_merged_into_the_pods() -> None:
             "ownerReferences",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_contradicts_is_one_sentence_with_its_path(
     template: dict[str, Any], infos: Any, where: str
 ) -> None:

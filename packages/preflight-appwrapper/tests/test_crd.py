@@ -72,18 +72,12 @@ async def test_what_kueue_writes_is_kept_as_it_is(lab: Lab) -> None:
         ({"components": [{"template": ["a"]}]}, "spec.components[0].template"),
         ({"components": [{"template": "text"}]}, "spec.components[0].template"),
         ({"components": [{}]}, "spec.components[0].template: Required"),
-        (
-            {"components": [{"template": job(), "podSets": [{"replicas": 1}]}]},
-            "podSets[0].path: Required",
-        ),
-        (
-            {"components": [{"template": job(), "podSets": [{"path": "x", "replicas": 2**40}]}]},
-            "replicas",
-        ),
+        ({"components": [{"template": job(), "podSets": [{"replicas": 1}]}]}, "podSets[0].path: Required"),
+        ({"components": [{"template": job(), "podSets": [{"path": "x", "replicas": 2**40}]}]}, "replicas"),
         ({"components": "many"}, "spec.components"),
         ({"components": [{"template": {"metadata": {"name": "x"}}}]}, "kind"),
     ],
-)
+)  # fmt: skip
 async def test_a_spec_of_another_shape_is_refused_with_its_path(
     lab: Lab, spec: Any, said: str
 ) -> None:

@@ -323,14 +323,7 @@ def test_only_no_execute_labels_make_pods_leave() -> None:
         (left("misconfigured", code=2), 6),
         (left("failed", gated=False, code=0), 6),
         (left("failed", name="mine"), 6),
-        (
-            {
-                "initContainerStatuses": [
-                    {"name": "preflight-x", "state": {"terminated": {"exitCode": 1}}}
-                ]
-            },
-            6,
-        ),
+        ({"initContainerStatuses": [{"name": "preflight-x", "state": {"terminated": {"exitCode": 1}}}]}, 6),
         (
             {
                 "initContainerStatuses": [
@@ -343,7 +336,7 @@ def test_only_no_execute_labels_make_pods_leave() -> None:
             6,
         ),
     ],
-)
+)  # fmt: skip
 def test_rule_5_needs_a_result_that_says_failed(said: dict[str, Any], rule: int) -> None:
     assert judged(status(1), pod("a", "Failed", owner="wrapper", **said)).rule == rule
 
@@ -411,24 +404,12 @@ def test_rule_6_has_a_grace_and_names_the_pod_its_node_and_the_code() -> None:
 @pytest.mark.parametrize(
     ("pods", "rules", "rule"),
     [
-        (
-            (pod("a", "Failed"), *RUNNING[1:], pod("c", "Running")),
-            WrapperRules(),
-            9,
-        ),  # its successor runs
+        ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Running")), WrapperRules(), 9),  # its successor runs
         ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Pending")), WrapperRules(), 6),
-        (
-            (pod("a", "Failed", owner="wrapper"), *RUNNING[1:], pod("c", "Running")),
-            WrapperRules(),
-            6,
-        ),  # nobody replaces it
-        (
-            (pod("a", "Failed"), *RUNNING[1:], pod("c", "Running")),
-            WrapperRules(failed_pods="any"),
-            6,
-        ),
+        ((pod("a", "Failed", owner="wrapper"), *RUNNING[1:], pod("c", "Running")), WrapperRules(), 6),  # nobody replaces it
+        ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Running")), WrapperRules(failed_pods="any"), 6),
     ],
-)
+)  # fmt: skip
 def test_rule_6_a_failed_pod_stops_counting_once_it_was_made_up_for(
     pods: tuple[Pod, ...], rules: WrapperRules, rule: int
 ) -> None:

@@ -38,10 +38,7 @@ def of(
     ("raw", "says"),
     [
         (of("batch/v1", "Job", ("Failed", "True")), "failed"),
-        (
-            of("batch/v1", "Job", ("FailureTarget", "True")),
-            "nothing",
-        ),  # its pods are still being ended
+        (of("batch/v1", "Job", ("FailureTarget", "True")), "nothing"),  # its pods are still being ended
         (of("batch/v1", "Job", ("SuccessCriteriaMet", "True"), ("Complete", "True")), "finished"),
         (of("batch/v1", "Job", ("Failed", "False")), "nothing"),
         (of("batch/v1", "Job", completions=10, parallelism=2, status={"succeeded": 10}), "more"),
@@ -68,14 +65,7 @@ def of(
         (of("jobset.x-k8s.io/v1alpha2", "JobSet", ("StartupPolicyCompleted", "True")), "nothing"),
         (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "Failed"}), "failed"),
         (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "ValidationFailed"}), "failed"),
-        (
-            of(
-                "ray.io/v1",
-                "RayJob",
-                status={"jobDeploymentStatus": "Retrying", "jobStatus": "FAILED"},
-            ),
-            "more",
-        ),
+        (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "Retrying", "jobStatus": "FAILED"}), "more"),
         (
             of(
                 "ray.io/v1",
@@ -91,7 +81,7 @@ def of(
         (of("v1", "Pod", status={"phase": "Succeeded"}), "finished"),
         (of("v1", "Pod", ("DisruptionTarget", "True"), status={"phase": "Failed"}), "nothing"),
     ],
-)
+)  # fmt: skip
 def test_each_kind_is_read_by_its_own_status(raw: dict[str, Any], says: str) -> None:
     assert verdict(raw).says == says
 

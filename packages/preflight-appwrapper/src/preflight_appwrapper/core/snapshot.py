@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from preflight_kube.api.kinds import Kind, kind_of
@@ -63,26 +63,11 @@ class LeaderState(msgspec.Struct, kw_only=True):
         for known in (self.creates, self.read, self.attempts, self.refused, self.empty):
             known.clear()
 
-    def tried(
-        self,
-        index: int,
-        error: str,
-        at: datetime,
-        *,
-        fatal: bool = False,
-        unclear: bool = False,
-        forbidden: int = 0,
-    ) -> None:
-        """A create has failed; ``unclear``: it may have been done all the same."""
+    def tried(self, index: int, error: str, at: datetime, **more: Any) -> None:
+        """A create has failed; ``more``: fields of :class:`Attempt`."""
         known = self.creates.get(index)
-        self.creates[index] = Attempt(
-            error=error,
-            at=at,
-            tries=known.tries + 1 if known is not None else 1,
-            fatal=fatal,
-            unclear=unclear,
-            forbidden=forbidden,
-        )
+        tries = known.tries + 1 if known is not None else 1
+        self.creates[index] = Attempt(error=error, at=at, tries=tries, **more)
 
     def saw(self, name: Name, object_: ComponentObject | None, uids: Iterable[str] = ()) -> None:
         """Take in what is there under a name just now; ``uids``: of what was known under it."""
