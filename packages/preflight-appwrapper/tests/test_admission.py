@@ -363,30 +363,6 @@ def test_a_right_that_one_authorizer_grants_and_another_denies_is_none() -> None
     assert not msgspec.convert(both, SubjectAccessReview).granted
 
 
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=6),
-    lambda below: st.lists(below, max_size=3)
-    | st.dictionaries(st.sampled_from(["apiVersion", "kind", "metadata", "spec", "template", "replicas", "podSets", "path"]), below),
-    max_leaves=20,
-)  # fmt: skip
-
-
-@given(_JSON)
-def test_no_review_makes_it_raise(raw: Any) -> None:
-    for one in (
-        {"spec": {"components": [raw]}},
-        {"spec": {"components": [{"template": raw}]}},
-        {"spec": raw},
-        raw,
-    ):
-        found = wrapper_from(one)
-        created(found, WrapperRules(), namespace="ns", served=SERVED)
-        list(updated(found, wrapper_from(wrapper())))
-        patch(found, user="u", uid="", labeled=False)
-        kept(one if isinstance(one, dict) else {}, wrapper_from(wrapper()))
-        list(refusals(found, UserInfo(), "ns", SERVED, {}))
-
-
 LWS_PATH = "template.spec.leaderWorkerTemplate"
 LWS = {
     "apiVersion": "leaderworkerset.x-k8s.io/v1",

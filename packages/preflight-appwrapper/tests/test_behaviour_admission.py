@@ -10,7 +10,6 @@ from hooks import serving
 from lab import Lab
 from lab import appwrapper as wrapper
 from player import bare_pod, job, service
-from preflight_appwrapper.api.rules import WrapperRules
 from preflight_kube.client.client import Client, KubeError
 
 pytestmark = pytest.mark.anyio
@@ -20,16 +19,6 @@ async def refused(lab: Lab, body: dict[str, Any], client: Client | None = None) 
     with pytest.raises(KubeError) as error:
         await (client or lab.client).create(lab.wrappers(), body)
     return str(error.value)
-
-
-async def test_a_wrapper_gets_its_author_and_the_default_queue(lab: Lab, tmp_path: Path) -> None:
-    async with serving(lab, tmp_path / "tls", WrapperRules(default_queue="team-a")):
-        forged = wrapper(job())
-        forged["metadata"]["labels"] = {"workload.codeflare.dev/user": "somebody-else"}
-        await lab.client.create(lab.wrappers(), forged)
-        labels = (await lab.wrapper())["metadata"]["labels"]
-        assert labels["workload.codeflare.dev/user"] == "admin"
-        assert labels["kueue.x-k8s.io/queue-name"] == "team-a"
 
 
 async def test_a_user_cannot_create_through_a_wrapper_what_they_cannot_create(

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from lab import Lab, condition
+from lab import Lab
 from leading import OneNamespace, leads
 from player import bare_pod, job, service
 from preflight_kube.client.client import Client, KubeError
@@ -105,20 +105,6 @@ async def test_a_watch_that_lags_makes_nothing_missing_nothing_succeed_early_and
         made = await lab.get(lab.path("batch/v1", "jobs", "train"))
         assert made is not None
         assert made["status"]["succeeded"] == 4
-
-
-async def test_a_user_who_suspends_in_the_middle_of_a_creation_is_heard(lab: Lab) -> None:
-    async with leads(lab.target, client=lagging(lab, "appwrappers")):
-        await lab.wrap(service(), job(), bare_pod())
-
-        async def begun() -> Any:
-            return await lab.get(lab.path("", "services", "train"))
-
-        await lab.until(begun, "the first component")
-        await lab.suspend(True)
-        found = await lab.phase("Suspended")
-        assert condition(found, "ResourcesDeployed")["status"] == "False"
-        assert not lab.pods()
 
 
 async def test_a_create_that_a_busy_api_server_turns_away_is_tried_again_and_nothing_is_reset(

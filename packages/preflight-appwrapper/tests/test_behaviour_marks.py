@@ -162,22 +162,3 @@ async def test_the_controller_creates_nothing_in_a_namespace_that_is_left_out_wi
         await lab.delete()
         await lab.gone(lab.wrappers("w"))
     assert not [one for one in lab.history if one.what == "pods"]
-
-
-async def test_what_ran_before_there_were_marks_is_looked_after_until_it_is_deleted(
-    lab: Lab,
-) -> None:
-    async with leads(lab.target, lab.namespace):
-        await lab.wrap(bare_pod(), **FAST)
-        [first] = await lab.running(1)
-    async with leads(lab.target, lab.namespace, rules=RULES):
-        await lab.ends(first, code=1)
-
-        async def anew() -> bool:
-            uids = [pod["metadata"]["uid"] for pod in lab.pods()]
-            return bool(uids) and first["metadata"]["uid"] not in uids
-
-        await lab.until(anew, "a second life")
-        await lab.delete()
-        await lab.gone(lab.wrappers("w"))
-        assert not lab.pods()

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from doubled import change, client, condition, double, objects, running, write_status
+from doubled import change, client, double, objects, running
 from leading import leads
 from player import bare_pod, wrapper
 from preflight_appwrapper.api.names import LABEL
@@ -24,7 +24,6 @@ from preflight_appwrapper.metrics import Metrics
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.discovery import RESTMapper
-from preflight_testing.apidouble import Resource
 from preflight_testing.waiting import until
 
 JOB = ("batch", "v1", "Job")
@@ -215,49 +214,6 @@ def test_a_train_job_is_denied_alone_and_beside_others() -> None:
     for templates in ([train], [train, bare_pod()], [bare_pod(), train]):
         judged = created(wrapper_from(wrapper(*templates)), WrapperRules(), namespace="ns")
         assert any("is a TrainJob" in one for one in judged.problems)
-
-
-THING = Resource("things.example.com/v2", "things", "Thing")
-
-
-@pytest.mark.anyio
-async def test_a_component_whose_version_is_served_no_more_is_there_all_the_same() -> None:
-    """As after an upgrade of an operator whose definition has dropped it."""
-    async with double(THING) as api:
-        running(api, "w")
-        (wrapper,) = objects(api, "appwrappers")
-        owner = {"apiVersion": wrapper["apiVersion"], "kind": "AppWrapper", "name": "w"}
-        owner |= {"uid": wrapper["metadata"]["uid"], "controller": True}
-        about = {"name": "t", "namespace": "default", "labels": {LABEL: "w"}}
-        thing = api.create("things", {"metadata": {**about, "ownerReferences": [owner]}})
-        template = {"apiVersion": "things.example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}  # fmt: skip
-        components = [*wrapper["spec"]["components"], {"template": template}]
-        change(api, "appwrappers", "w", {"spec": {"components": components}})
-        created = condition("ResourcesDeployed", "True", "ComponentCreatedSuccessfully")
-        known: dict[str, Any] = {
-            "name": "t",
-            "kind": "Thing",
-            "apiVersion": "things.example.com/v1",
-        }
-        known |= {"podSets": [], "uid": thing["metadata"]["uid"], "conditions": [created]}
-        status = wrapper["status"]
-        every = [*status["componentStatus"], known]
-        write_status(api, "appwrappers", "default", "w", {**status, "componentStatus": every})
-        rules = WrapperRules(forceful_deletion=0)
-        async with client(api) as ours, leads(client=ours, rules=rules) as leading:
-            looks = "appwrapper_look_seconds_count"
-            await until(lambda: leading.counted(looks) >= 2, "it is looked at, and asked for")
-            write_status(api, "pods", "default", "w", {"phase": "Running", "reason": "x"})
-            await until(lambda: leading.counted(looks) >= 3, "it is looked at again")
-            assert objects(api, "appwrappers")[0]["status"]["phase"] == "Running"
-            await ours.delete(
-                "/apis/workload.codeflare.dev/v1beta2/namespaces/default/appwrappers/w"
-            )
-            await until(lambda: not objects(api, "appwrappers"), "it goes")
-            assert not objects(api, "things")
-            assert not leading.counted(
-                "appwrapper_phase_total", namespace="default", phase="Failed"
-            )
 
 
 @pytest.mark.anyio

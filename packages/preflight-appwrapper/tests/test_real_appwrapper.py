@@ -20,6 +20,7 @@ import pytest
 from lab import Lab, condition, lab
 from leading import leads
 from player import bare_pod, job, service
+from preflight_appwrapper.api.names import INDEX
 from preflight_appwrapper.api.rules import Autopilot, LabelTaint, WrapperRules
 from preflight_kube.client.client import NotFound
 from preflight_testing.apiserver import ApiServer, assets
@@ -357,6 +358,9 @@ async def test_both_controllers_create_the_same_objects(
 def essence(made: dict[str, Any]) -> str:
     """What a controller sends of a Job, and no uid."""
     metadata, template = made["metadata"], made["spec"]["template"]
+    annotations = template["metadata"].get("annotations", {})
+    annotations.pop(INDEX, None)  # ours alone
+    template["metadata"]["annotations"] = annotations
     kept = [metadata["labels"], metadata["ownerReferences"], template]
     found = json.dumps(kept, sort_keys=True).replace(metadata["uid"], "")
     return found.replace(metadata["ownerReferences"][0]["uid"], "")

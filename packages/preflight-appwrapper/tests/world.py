@@ -83,7 +83,6 @@ class World:
             ""
         )  # by number of the request: "", "lost", "answer lost"
         self.makes_pods = True
-        self.lag: WrapperSnapshot | None = None
         self.skewed = False
         self.skew = timedelta(0)  # of the leader's clock, which the status has its times from
 
