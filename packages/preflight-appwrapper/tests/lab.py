@@ -94,6 +94,16 @@ class Lab:
     async def wrapper(self, name: str = "w") -> dict[str, Any]:
         return await self.get(self.wrappers(name)) or {}
 
+    async def events(self, *reasons: str) -> list[dict[str, Any]]:
+        """Those of wrappers, with one of these reasons, or all."""
+        found = (await self.get(self.path("", "events")) or {}).get("items", [])
+        ours = [it for it in found if it["involvedObject"]["kind"] == "AppWrapper"]
+        return [it for it in ours if not reasons or it["reason"] in reasons]
+
+    def probe(self) -> dict[str, Any]:
+        """The pod that :func:`.player.bare_pod` describes."""
+        return next(it for it in self.pods() if it["metadata"]["name"].startswith("probe-"))
+
     async def suspend(self, value: bool, name: str = "w") -> None:
         await self.client.merge_patch(self.wrappers(name), {"spec": {"suspend": value}})
 

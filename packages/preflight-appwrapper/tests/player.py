@@ -183,3 +183,8 @@ class Player:
             "conditions": [{"type": "Complete", "status": "True"}],
             "succeeded": len(self.world.pods),
         }
+
+
+def playing(*templates: dict[str, Any], **annotations: str) -> Player:
+    """Plays a wrapper of a Job, or of these, with these annotations."""
+    return Player(wrapper(*templates, annotations=annotations))

@@ -75,9 +75,7 @@ async def test_a_watch_that_lags_makes_nothing_missing_nothing_succeed_early_and
         await lab.wrap(service(), job(completions=4), bare_pod(), successTTLDuration="300s", **FAST)
         await lab.phase("Running")
         first = await lab.running(3)
-        await lab.ends(
-            next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=3
-        )
+        await lab.ends(lab.probe(), code=3)
 
         await lab.anew(first, 3)
         for _ in range(2):
@@ -94,9 +92,7 @@ async def test_a_watch_that_lags_makes_nothing_missing_nothing_succeed_early_and
             for pod in await lab.until(two, "a wave of two"):
                 assert (await lab.wrapper())["status"]["phase"] == "Running"
                 await lab.ends(pod, code=0)
-        await lab.ends(
-            next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=0
-        )
+        await lab.ends(lab.probe(), code=0)
         found = await lab.phase("Succeeded")
         assert found["status"]["resettingCount"] == 1
         assert {one.labels["reason"] for one in leading.samples("appwrapper_resets_total")} == {

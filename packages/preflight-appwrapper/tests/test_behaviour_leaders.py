@@ -73,15 +73,17 @@ def replica(lab: Lab, home: Path, name: str) -> Any:
     """`preflight-appwrapper run` as a process."""
     (home / "config.yaml").write_text("leaseDuration: 3s\n")
     kubeconfig = lab.server.kubeconfig(home / f"of-{name}")
-    command = [
-        sys.executable,
-        "-m",
-        "preflight_appwrapper",
-        "run",
+    command = [sys.executable, "-m", "preflight_appwrapper", "run"]
+    command += [
         "--config",
         str(home / "config.yaml"),
+        "--namespace",
+        lab.namespace,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
     ]
-    command += ["--namespace", lab.namespace, "--host", "127.0.0.1", "--port", "0"]
     with (home / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
             command,
@@ -117,10 +119,7 @@ async def test_a_leader_that_is_held_up_until_its_lease_is_over_writes_nothing_w
             )
             old = await lab.running(3)
             first.send_signal(signal.SIGSTOP)
-            await lab.ends(
-                next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")),
-                code=3,
-            )
+            await lab.ends(lab.probe(), code=3)
 
             async def another() -> bool:
                 return await holder(lab) not in {"", before}

@@ -86,8 +86,7 @@ async def test_a_failed_pod_resets_the_workload_until_no_reset_is_left(lab: Lab)
         }
 
         async def told() -> Any:
-            found = await lab.get(lab.path("", "events")) or {"items": []}
-            ours = [it for it in found["items"] if it["involvedObject"]["kind"] == "AppWrapper"]
+            ours = await lab.events()
             reasons = Counter(one["reason"] for one in ours)
             return {it["reason"]: it["message"] for it in ours} if reasons == transitions else None
 
@@ -192,11 +191,7 @@ async def test_a_pod_without_a_kubelet_is_deleted_by_force(lab: Lab, *, timed: b
             assert took < 10
         assert await lab.first("pods", lambda one: one.type == "DELETED") - began >= 3
 
-        async def said() -> Any:
-            found = await lab.get(lab.path("", "events"))
-            return found and "DeletionForced" in {one["reason"] for one in found["items"]}
-
-        await lab.until(said, "an Event DeletionForced")
+        await lab.until(lambda: lab.events("DeletionForced"), "the Event")
 
 
 def undeployed(one: Seen) -> bool:
@@ -220,13 +215,8 @@ async def test_what_force_cannot_remove_is_named_and_keeps_the_quota_until_it_is
         await lab.until(blocked, "the name of what blocks")
 
         async def told() -> Any:
-            found = await lab.get(lab.path("", "events"))
-            return found and [
-                event["message"]
-                for event in found["items"]
-                if event["reason"] == "DeletionBlocked"
-                and "Service held (finalizer example.com/nobody)" in event["message"]
-            ]
+            said = [one["message"] for one in await lab.events("DeletionBlocked")]
+            return [it for it in said if "Service held (finalizer example.com/nobody)" in it]
 
         # A pod that is slow to end may be in the way, too: then there is an Event of both.
         await lab.until(told, "an Event DeletionBlocked that names the Service")

@@ -154,11 +154,7 @@ async def test_the_controller_creates_nothing_in_a_namespace_that_is_left_out_wi
         await lab.wrap(bare_pod())
         assert "webhook.excludeNamespaces" in await left_alone(lab)
 
-        async def said() -> bool:
-            found = await lab.get(lab.path("", "events")) or {}
-            return [one["reason"] for one in found["items"]].count("NotJudged") == 1
-
-        await lab.until(said, "the Event")
+        await lab.until(lambda: lab.events("NotJudged"), "the Event")
         await lab.delete()
         await lab.gone(lab.wrappers("w"))
     assert not [one for one in lab.history if one.what == "pods"]

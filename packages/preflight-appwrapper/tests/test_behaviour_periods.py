@@ -27,21 +27,28 @@ PODS = "template.spec.template"
 NOW: dict[str, Any] = {"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "0s"}
 
 
+def told(lab: Lab, name: str, type_: str) -> list[tuple[str, str, datetime]]:
+    """The statuses, reasons and times of a condition, in their order."""
+    found = []
+    for one in sorted(lab.history, key=lambda it: it.version):
+        known = condition(one.object, type_) if one.what == "wrappers" else {}
+        if known and one.object["metadata"]["name"] == name:
+            at = datetime.fromisoformat(known["lastTransitionTime"])
+            found.append((known["status"], known["reason"], at))
+    return found
+
+
 def seconds(lab: Lab, name: str, start: tuple[str, str], end: tuple[str, str]) -> float:
     """From when a condition (type, status) began to when another one first began after that."""
-    began: datetime | None = None
-    for one in sorted(lab.history, key=lambda it: it.version):
-        if one.what != "wrappers" or one.object["metadata"]["name"] != name:
-            continue
-        last = condition(one.object, end[0])
-        if began is not None and last.get("status") == end[1]:
-            ended = datetime.fromisoformat(last["lastTransitionTime"])
-            if ended >= began and (start[0] != end[0] or ended > began):
-                return (ended - began).total_seconds()
-        first = condition(one.object, start[0])
-        if began is None and first.get("status") == start[1] and first.get("reason") != "Suspended":
-            began = datetime.fromisoformat(first["lastTransitionTime"])
-    raise AssertionError(f"{name}: no {end} after {start}")
+    began = next(
+        at
+        for status, reason, at in told(lab, name, start[0])
+        if status == start[1] and reason != "Suspended"
+    )
+    ended = (at for status, _, at in told(lab, name, end[0]) if status == end[1])
+    return next(
+        (at - began).total_seconds() for at in ended if at > began or (at == began and start != end)
+    )
 
 
 @asynccontextmanager
@@ -124,7 +131,7 @@ async def test_nothing_comes_before_its_period_is_over_nor_long_after_it(
         "WarmupGracePeriod": seconds(lab, "slow", created, unhealthy),
         "FailureGracePeriod": seconds(lab, "grace", unhealthy, deleting),
         **{f"FailureGracePeriod, failure {i}": it for i, it in enumerate(graces(lab, "again"), 1)},
-        "RetryPausePeriod": resumed_after_deletion(lab, "pause"),
+        "RetryPausePeriod": resumed_after(lab, "pause", *DELETED),
         "DeletionOnFailureGracePeriod": seconds(lab, "kept", unhealthy, deleting),
         "SuccessTTL": seconds(lab, "ttl", ("QuotaReserved", "False"), deleting),
         "ForcefulDeletionGracePeriod": forced(lab, "force"),
@@ -139,58 +146,32 @@ async def test_nothing_comes_before_its_period_is_over_nor_long_after_it(
 
 def graces(lab: Lab, name: str) -> list[float]:
     """From each beginning of Unhealthy to the deletion that follows it."""
-    began: dict[str, str] = {}
-    for one in sorted(lab.history, key=lambda it: it.version):
-        if one.what == "wrappers" and one.object["metadata"]["name"] == name:
-            sick = condition(one.object, "Unhealthy")
-            going = condition(one.object, "DeletingResources")
-            if sick.get("status") == going.get("status") == "True":
-                began.setdefault(sick["lastTransitionTime"], going["lastTransitionTime"])
-    at = datetime.fromisoformat
-    return [(at(end) - at(start)).total_seconds() for start, end in began.items()]
+    begins = dict.fromkeys(at for status, _, at in told(lab, name, "Unhealthy") if status == "True")
+    ends = dict.fromkeys(at for s, _, at in told(lab, name, "DeletingResources") if s == "True")
+    return [(end - start).total_seconds() for start, end in zip(begins, ends, strict=True)]
 
 
 def forced(lab: Lab, name: str) -> float:
     """From the beginning of a deletion to the end of the first pod that no kubelet ends."""
-    began = [
-        datetime.fromisoformat(said["lastTransitionTime"]).timestamp()
-        for one in lab.history
-        if one.what == "wrappers"
-        and one.object["metadata"]["name"] == name
-        and (said := condition(one.object, "DeletingResources")).get("status") == "True"
-    ]
+    began = next(at for status, _, at in told(lab, name, "DeletingResources") if status == "True")
     ended = min(
         one.at
         for one in lab.history
         if (one.what, one.type) == ("pods", "DELETED")
         and one.object["spec"].get("nodeName") == "no-kubelet"
     )
-    return ended - began[0]
+    return ended - began.timestamp()
 
 
-def resumed_after_deletion(lab: Lab, name: str, since: str = "ResourcesDeployed") -> float:
-    """From the end of a reset's deletion, or from its beginning, to the second creation."""
-    began: datetime | None = None
-    for one in sorted(lab.history, key=lambda it: it.version):
-        if one.what != "wrappers" or one.object["metadata"]["name"] != name:
-            continue
-        deployed, deleting = (
-            condition(one.object, "ResourcesDeployed"),
-            condition(one.object, "DeletingResources"),
-        )
-        if since == "ResourcesDeployed" and deployed.get("reason") == "Resetting" and began is None:
-            began = datetime.fromisoformat(deployed["lastTransitionTime"])
-        if since == "DeletingResources" and deleting.get("status") == "True" and began is None:
-            began = datetime.fromisoformat(deleting["lastTransitionTime"])
-        if (
-            began is not None
-            and deployed.get("status") == "True"
-            and deployed.get("reason") == "Resuming"
-        ):
-            again = datetime.fromisoformat(deployed["lastTransitionTime"])
-            if again > began:
-                return (again - began).total_seconds()
-    raise AssertionError(f"{name} does not come back")
+def resumed_after(lab: Lab, name: str, type_: str, reason: str) -> float:
+    """From when a reset's deletion began, or ended, to the second creation."""
+    began = next(at for _, why, at in told(lab, name, type_) if why == reason)
+    created = (at for _, why, at in told(lab, name, "ResourcesDeployed") if why == "Resuming")
+    return next((at - began).total_seconds() for at in created if at > began)
+
+
+DELETED, DELETING = ("ResourcesDeployed", "Resetting"), ("DeletingResources", "DeletionInitiated")
+"""Conditions and reasons by which a reset's deletion ends, and begins."""
 
 
 async def test_the_pause_begins_when_nothing_is_left_however_long_that_takes(lab: Lab) -> None:
@@ -226,8 +207,8 @@ async def test_the_pause_begins_when_nothing_is_left_however_long_that_takes(lab
             return len(jobs) == 2
 
         await lab.until(again, "a second Job")
-        assert resumed_after_deletion(lab, "w", "DeletingResources") >= 6
-        assert resumed_after_deletion(lab, "w") >= 2
+        assert resumed_after(lab, "w", *DELETING) >= 6
+        assert resumed_after(lab, "w", *DELETED) >= 2
         await lab.client.merge_patch(
             lab.path("", "services", "held"), {"metadata": {"finalizers": None}}
         )

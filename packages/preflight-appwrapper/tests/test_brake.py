@@ -9,7 +9,7 @@ import anyio
 import pytest
 from doubled import change, client, core, double, has, objects, running, write_status
 from leading import Leading, leads
-from player import Player, job, wrapper
+from player import Player, job, playing
 from preflight_appwrapper.api.rules import BrakeRules, WrapperRules
 from preflight_appwrapper.config import NodeHealthConfig
 from preflight_appwrapper.controller.node_labeler import Labeler
@@ -113,7 +113,7 @@ def _with(view: Any, value: HeldEvacuation) -> Any:
 
 
 def begun() -> Player:
-    player = Player(wrapper(job()))
+    player = playing(job())
     player.until("Running")
     player.world.run()
     player.settle()

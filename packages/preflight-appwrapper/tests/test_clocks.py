@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from doubled import change, client, condition, double, has, objects, running, served, write_status
 from leading import leads
-from player import Player, job, wrapper
+from player import job, playing, wrapper
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import PHASES, wrapper_from
 from preflight_appwrapper.controller import controller
@@ -72,7 +72,7 @@ async def test_a_deletion_costs_the_next_leader_the_same_requests_whatever_its_c
 @pytest.mark.parametrize("seconds", [-600, -5, 600])
 def test_nothing_is_written_because_a_time_is_still_to_come(phase: str, seconds: float) -> None:
     at = (NOW - timedelta(seconds=seconds)).isoformat()
-    player = Player(wrapper(job()))
+    player = playing(job())
     player.until("Running")
     player.world.run()
     player.settle()

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from player import Player, bare_pod, job, service, wrapper
+from player import Player, bare_pod, job, playing, service
 
 ANNOTATIONS = {
     "failureGracePeriodDuration": "1s",
@@ -17,7 +17,7 @@ ANNOTATIONS = {
 
 
 def player(**annotations: str) -> Player:
-    return Player(wrapper(service(), job(), bare_pod(), annotations={**ANNOTATIONS, **annotations}))
+    return playing(service(), job(), bare_pod(), **ANNOTATIONS, **annotations)
 
 
 def running(one: Player) -> None:

@@ -11,7 +11,7 @@ import pytest
 from doubled import change, client, core, double, has, objects, running, write_status
 from leading import leads
 from msgspec.structs import replace
-from player import Player, bare_pod, job, service, wrapper
+from player import Player, bare_pod, job, playing, service, wrapper
 from preflight_appwrapper.api.names import CLAIMED, INDEX
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, lenient
@@ -36,7 +36,7 @@ from world import START
 def resuming(
     one: SeenComponent, *, after: float = 0
 ) -> tuple[tuple[WrapperAction, ...], float | None, str]:
-    player = Player(wrapper())
+    player = playing()
     player.world.refuse["train"] = Attempt(error="exceeded quota", at=START)
     player.settle()
     of = player.world.read()
@@ -93,9 +93,7 @@ def test_refusals_for_longer_than_the_admission_period_reset_it() -> None:
 
 
 def test_the_name_stands_in_the_status_when_the_create_is_sent_and_is_new_in_each_life() -> None:
-    player = Player(
-        wrapper(service(), job(), bare_pod(), annotations={"retryPausePeriodDuration": "0s"})
-    )
+    player = playing(service(), job(), bare_pod(), retryPausePeriodDuration="0s")
     names = []
     for _ in range(12):
         made = player.look()
@@ -139,7 +137,7 @@ def test_two_names_of_one_prefix_have_random_characters_each() -> None:
 def test_the_component_that_could_not_be_created_says_so(
     more: dict[str, object], after: float
 ) -> None:
-    player = Player(wrapper())
+    player = playing()
     player.world.refuse["train"] = Attempt(error="exceeded quota", at=START)
     player.settle()
     view = WrapperSnapshot(components=(refused(**more),))
@@ -348,7 +346,7 @@ async def test_a_wrapper_says_that_a_kind_of_its_components_may_not_be_read_any_
 
 
 def test_a_kind_that_may_not_be_read_is_said_before_anything_that_fails_for_it() -> None:
-    player = Player(wrapper(job()))
+    player = playing(job())
     player.until("Running")
     player.world.nodes = {"node-a": frozenset({"nvidia.com/gpu"})}
     player.world.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from player import Player, job, wrapper
+from player import Player, job, playing, wrapper
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import wrapper_from
 from preflight_appwrapper.core.reconcile import reconcile
@@ -16,7 +16,7 @@ def explained(player: Player) -> Explanation:
 
 
 def test_a_failing_workload_is_explained_with_its_rule_its_pods_and_what_comes_when() -> None:
-    player = Player(wrapper(annotations={"failureGracePeriodDuration": "5m", "retryLimit": "x"}))
+    player = playing(failureGracePeriodDuration="5m", retryLimit="x")
     player.settle()
     player.world.run()
     name = next(iter(player.world.pods))
@@ -42,7 +42,7 @@ def test_a_failing_workload_is_explained_with_its_rule_its_pods_and_what_comes_w
 
 
 def test_what_is_said_to_come_next_then_comes_at_that_time() -> None:
-    player = Player(wrapper(annotations={"failureGracePeriodDuration": "5m"}))
+    player = playing(failureGracePeriodDuration="5m")
     player.settle()
     player.world.run("Failed")
     player.settle()
@@ -62,7 +62,7 @@ def test_what_is_said_to_come_next_then_comes_at_that_time() -> None:
 
 
 def test_a_job_that_queues_by_itself_is_named() -> None:
-    player = Player(wrapper(job(suspend=True)))
+    player = playing(job(suspend=True))
     player.world.makes_pods = False
     player.settle()
     player.wait(3600)
@@ -76,7 +76,7 @@ def test_a_job_that_queues_by_itself_is_named() -> None:
 def test_what_blocks_a_deletion_is_named() -> None:
     template = job()
     template["metadata"]["finalizers"] = ["example.com/held"]
-    player = Player(wrapper(template, annotations={"forcefulDeletionGracePeriodDuration": "3s"}))
+    player = playing(template, forcefulDeletionGracePeriodDuration="3s")
     player.settle()
     player.suspend(True)
     player.settle()
@@ -87,7 +87,7 @@ def test_what_blocks_a_deletion_is_named() -> None:
 
 
 def test_what_the_leader_was_refused_is_shown_to_who_has_tried_nothing() -> None:
-    player = Player(wrapper(annotations={"forcefulDeletionGracePeriodDuration": "3s"}))
+    player = playing(forcefulDeletionGracePeriodDuration="3s")
     player.settle()
     player.suspend(True)
     player.look()
@@ -107,15 +107,7 @@ def test_a_wrapper_of_another_manager_is_said_to_be_one() -> None:
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_what_has_ended_says_so(phase: str) -> None:
-    player = Player(
-        wrapper(
-            annotations={
-                "retryLimit": "0",
-                "failureGracePeriodDuration": "0s",
-                "successTTLDuration": "1s",
-            }
-        )
-    )
+    player = playing(retryLimit="0", failureGracePeriodDuration="0s", successTTLDuration="1s")
     player.settle()
     player.world.run()
     player.settle()

@@ -5,7 +5,7 @@ unhealthy.
 from __future__ import annotations
 
 import pytest
-from player import Player, wrapper
+from player import playing
 
 
 @pytest.mark.parametrize(("lost", "phase"), [(True, ""), (False, "Pending"), (False, "Failed")])
@@ -13,7 +13,7 @@ def test_what_was_unhealthy_by_rule_6_7_or_8_and_mends_itself_within_its_grace_i
     lost: bool, phase: str
 ) -> None:
     periods = {"admissionGracePeriodDuration": "3s", "warmupGracePeriodDuration": "5s"}
-    player = Player(wrapper(annotations={**periods, "failureGracePeriodDuration": "60s"}))
+    player = playing(**periods, failureGracePeriodDuration="60s")
     player.settle()
     player.world.run()
     player.settle()

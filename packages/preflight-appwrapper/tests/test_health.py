@@ -118,8 +118,14 @@ def judged(
     return judge(PhaseContext.of(wrapper, seen, rules or WrapperRules(), NOW))
 
 
-def exited(code: int, name: str = "main") -> dict[str, Any]:
-    return {"containerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code}}}]}
+def exited(code: int, name: str = "main", reason: str = "") -> dict[str, Any]:
+    ended = {"exitCode": code, "reason": reason}
+    return {"containerStatuses": [{"name": name, "state": {"terminated": ended}}]}
+
+
+def setup(code: int, name: str, **more: str) -> dict[str, Any]:
+    ended = {"exitCode": code, **more}
+    return {"initContainerStatuses": [{"name": name, "state": {"terminated": ended}}]}
 
 
 def left(
@@ -128,12 +134,7 @@ def left(
     result = Result(
         v=1, check="dcgm-diag", outcome=outcome, code="MEMORY", gated=gated, duration=1.0
     )
-    message = encode_result(result).decode()
-    return {
-        "initContainerStatuses": [
-            {"name": name, "state": {"terminated": {"exitCode": code, "message": message}}}
-        ]
-    }
+    return setup(code, name, message=encode_result(result).decode())
 
 
 RUNNING = (pod("a", "Running"), pod("b", "Running"))
@@ -323,20 +324,9 @@ def test_only_no_execute_labels_make_pods_leave() -> None:
         (left("misconfigured", code=2), 6),
         (left("failed", gated=False, code=0), 6),
         (left("failed", name="mine"), 6),
-        ({"initContainerStatuses": [{"name": "preflight-x", "state": {"terminated": {"exitCode": 1}}}]}, 6),
-        (
-            {
-                "initContainerStatuses": [
-                    {
-                        "name": "preflight-x",
-                        "state": {"terminated": {"exitCode": 1, "message": "?"}},
-                    }
-                ]
-            },
-            6,
-        ),
+        *((setup(1, "preflight-x", **more), 6) for more in ({}, {"message": "?"})),
     ],
-)  # fmt: skip
+)
 def test_rule_5_needs_a_result_that_says_failed(said: dict[str, Any], rule: int) -> None:
     assert judged(status(1), pod("a", "Failed", owner="wrapper", **said)).rule == rule
 
@@ -416,67 +406,46 @@ def test_rule_6_a_failed_pod_stops_counting_once_it_was_made_up_for(
     assert judged(status(2), *pods, rules=rules).rule == rule
 
 
+TERMINAL, RETRYABLE = {"terminalExitCodes": "3, 10"}, {"retryableExitCodes": "10"}
+
+
 @pytest.mark.parametrize(
     ("said", "annotations", "result"),
     [
-        (exited(3), {"terminalExitCodes": "3, 10"}, "fail"),
-        (exited(10), {"terminalExitCodes": "3, 10"}, "fail"),
-        (exited(4), {"terminalExitCodes": "3, 10"}, "reset"),
-        (exited(4), {"retryableExitCodes": "10"}, "fail"),
-        (exited(10), {"retryableExitCodes": "10"}, "reset"),
-        (exited(0), {"retryableExitCodes": "10"}, "reset"),
-        (
-            {"initContainerStatuses": exited(3, "setup")["containerStatuses"]},
-            {"terminalExitCodes": "3"},
-            "fail",
-        ),
-        (
-            {"initContainerStatuses": exited(3, "preflight-x")["containerStatuses"]},
-            {"terminalExitCodes": "3"},
-            "reset",
-        ),
+        (exited(3), TERMINAL, "fail"),
+        (exited(10), TERMINAL, "fail"),
+        (exited(4), TERMINAL, "reset"),
+        (exited(4), RETRYABLE, "fail"),
+        (exited(10), RETRYABLE, "reset"),
+        (exited(0), RETRYABLE, "reset"),
+        (setup(3, "setup"), TERMINAL, "fail"),
+        (setup(3, "preflight-x"), TERMINAL, "reset"),
+        # A pod that its node has killed did not choose its code.
+        *(({"reason": of, **exited(137)}, RETRYABLE, "reset") for of in ("Evicted", "Preempting", "Terminated")),
+        # A kubelet, or containerd, that finds nothing of a container once its node has started
+        # again, writes a code of its own choice.
+        (exited(137, reason="ContainerStatusUnknown"), RETRYABLE, "reset"),
+        (exited(255, reason="Unknown"), RETRYABLE, "reset"),
+        (exited(137, reason="OOMKilled"), RETRYABLE, "fail"),
+        (exited(255, reason="Error"), RETRYABLE, "fail"),
     ],
-)
+)  # fmt: skip
 def test_rule_6_exit_codes_end_the_retries_after_the_same_grace(
     said: dict[str, Any], annotations: dict[str, str], result: str
 ) -> None:
     found = judged(status(2), pod("a", "Failed", **said), annotations=annotations)
     assert (*ruled(found), found.grace) == (6, result, True)
+    [ended] = said.get("containerStatuses") or said["initContainerStatuses"]
+    code = ended["state"]["terminated"]["exitCode"]
+    ours = code == 0 or ended["name"] == "preflight-x"
+    assert ours or f"a on n exited with {code}" in found.sentence
 
 
-@pytest.mark.parametrize("reason", ["Evicted", "Preempting", "Terminated"])
-def test_rule_6_the_code_of_a_pod_that_its_node_has_killed_does_not_end_the_retries(
-    reason: str,
-) -> None:
-    killed, codes = pod("a", "Failed", reason=reason, **exited(137)), {"retryableExitCodes": "3"}
-    assert ruled(judged(status(2), killed, annotations=codes)) == (6, "reset")
-    failed = (present(says="failed"),)
-    both = (killed, pod("b", "Failed", **exited(3)))
-    assert ruled(judged(status(2), *both, components=failed, annotations=codes)) == (2, "reset")
-    own = pod("a", "Failed", **exited(137))
-    assert ruled(judged(status(2), own, annotations=codes)) == (6, "fail")
-
-
-@pytest.mark.parametrize(
-    ("code", "reason", "result"),
-    [
-        (137, "ContainerStatusUnknown", "reset"),
-        (255, "Unknown", "reset"),
-        (137, "OOMKilled", "fail"),
-        (255, "Error", "fail"),
-    ],
-)
-def test_rule_6_a_code_that_stands_for_an_unknown_end_does_not_end_the_retries(
-    code: int, reason: str, result: str
-) -> None:
-    """A kubelet, or containerd, that finds nothing of a container once its node has started again,
-    writes a code of its own choice.
-    """
-    ended = {"name": "main", "state": {"terminated": {"exitCode": code, "reason": reason}}}
-    lost = pod("a", "Failed", containerStatuses=[ended])
-    found = judged(status(2), lost, annotations={"retryableExitCodes": "3"})
-    assert ruled(found) == (6, result)
-    assert f"a on n exited with {code}" in found.sentence
+def test_rule_2_asks_the_codes_of_pods_that_their_nodes_have_not_killed() -> None:
+    killed = pod("a", "Failed", reason="Evicted", **exited(137))
+    both, failed = (killed, pod("b", "Failed", **exited(10))), (present(says="failed"),)
+    found = judged(status(2), *both, components=failed, annotations=RETRYABLE)
+    assert ruled(found) == (2, "reset")
 
 
 @pytest.mark.parametrize(("policy", "result"), [("Always", "reset"), (None, "fail")])

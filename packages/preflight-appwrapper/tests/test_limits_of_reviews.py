@@ -130,19 +130,6 @@ async def test_what_was_asked_for_does_not_stay_for_ever() -> None:
     assert kept[-1] - kept[0] < 100_000  # a thousand more of them had 700,000 bytes
 
 
-async def test_what_is_served_is_found_again_without_asking() -> None:
-    api = Counting()
-    kinds = RESTMapper(cast(Client, api))
-    for _ in range(3):
-        assert await kinds.find(("batch", "v1", "Job")) is not None
-    assert len(api.asked) == 1
-    assert await kinds.find(("batch", "v1", "Robot")) is None
-    assert len(api.asked) == 1, "asked a moment ago"
-    api.now = 6.0
-    assert await kinds.find(("batch", "v1", "Robot")) is None
-    assert len(api.asked) == 2, "a definition may have come"
-
-
 async def test_an_account_that_is_trusted_is_not_asked_about_and_others_are() -> None:
     api = Counting()
     rules = WrapperRules(trusted_users=frozenset({"anna"}))

@@ -29,98 +29,61 @@ def jobs(**more: Any) -> dict[str, Any]:
     }
 
 
+OF_A_JOB = {"spec.template": 1}
+SET, TORCH, RAY = (
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"),
+    ("kubeflow.org/v1", "PyTorchJob"),
+    ("ray.io/v1", "RayCluster"),
+)
+WORKERS, LWS = (
+    {"template": TEMPLATE, "replicas": 2},
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
+)
+
+
 @pytest.mark.parametrize(
     ("template", "wanted"),
     [
-        (of("v1", "Pod", **TEMPLATE["spec"]), [("template", 1)]),
-        (of("v1", "Service"), []),
-        (of("apps/v1", "Deployment", template=TEMPLATE), [("template.spec.template", 1)]),
+        (of("v1", "Pod", **TEMPLATE["spec"]), {"": 1}),
+        (of("v1", "Service"), {}),
+        (of("apps/v1", "Deployment", template=TEMPLATE), OF_A_JOB),
+        (of("apps/v1", "StatefulSet", template=TEMPLATE, replicas=3), {"spec.template": 3}),
+        (of("batch/v1", "Job", template=TEMPLATE), OF_A_JOB),
+        (of("batch/v1", "Job", template=TEMPLATE, parallelism=4), {"spec.template": 4}),
+        (of("batch/v1", "Job", template=TEMPLATE, parallelism=4, completions=2), {"spec.template": 2}),
+        (of("batch/v1", "Job", template=TEMPLATE, completions=9), OF_A_JOB),
         (
-            of("apps/v1", "StatefulSet", template=TEMPLATE, replicas=3),
-            [("template.spec.template", 3)],
-        ),
-        (of("batch/v1", "Job", template=TEMPLATE), [("template.spec.template", 1)]),
-        (of("batch/v1", "Job", template=TEMPLATE, parallelism=4), [("template.spec.template", 4)]),
-        (
-            of("batch/v1", "Job", template=TEMPLATE, parallelism=4, completions=2),
-            [("template.spec.template", 2)],
-        ),
-        (of("batch/v1", "Job", template=TEMPLATE, completions=9), [("template.spec.template", 1)]),
-        (
-            of(
-                "jobset.x-k8s.io/v1alpha2",
-                "JobSet",
-                replicatedJobs=[jobs(), jobs(replicas=2, job={"parallelism": 3})],
-            ),
-            [
-                ("template.spec.replicatedJobs[0].template.spec.template", 1),
-                ("template.spec.replicatedJobs[1].template.spec.template", 6),
-            ],
+            of(*SET, replicatedJobs=[jobs(), jobs(replicas=2, job={"parallelism": 3})]),
+            {f"spec.replicatedJobs[{i}].template.spec.template": count for i, count in enumerate((1, 6))},
         ),
         (
-            of(
-                "kubeflow.org/v1",
-                "PyTorchJob",
-                pytorchReplicaSpecs={
-                    "Worker": {"replicas": 3, "template": TEMPLATE},
-                    "Master": {"template": TEMPLATE},
-                },
-            ),
-            [
-                ("template.spec.pytorchReplicaSpecs.Master.template", 1),
-                ("template.spec.pytorchReplicaSpecs.Worker.template", 3),
-            ],
+            of(*TORCH, pytorchReplicaSpecs={"Worker": {"replicas": 3, "template": TEMPLATE}, "Master": {"template": TEMPLATE}}),
+            {"spec.pytorchReplicaSpecs.Master.template": 1, "spec.pytorchReplicaSpecs.Worker.template": 3},
         ),
         (
-            of(
-                "ray.io/v1",
-                "RayCluster",
-                headGroupSpec={"template": TEMPLATE},
-                workerGroupSpecs=[{"template": TEMPLATE, "replicas": 2}, {"template": TEMPLATE}],
-            ),
-            [
-                ("template.spec.headGroupSpec.template", 1),
-                ("template.spec.workerGroupSpecs[0].template", 2),
-                ("template.spec.workerGroupSpecs[1].template", 1),
-            ],
+            of(*RAY, headGroupSpec={"template": TEMPLATE}, workerGroupSpecs=[WORKERS, {"template": TEMPLATE}]),
+            {"spec.headGroupSpec.template": 1, "spec.workerGroupSpecs[0].template": 2, "spec.workerGroupSpecs[1].template": 1},
         ),
         (
             of("ray.io/v1", "RayJob", rayClusterSpec={"headGroupSpec": {"template": TEMPLATE}}),
-            [("template.spec.rayClusterSpec.headGroupSpec.template", 1)],
+            {"spec.rayClusterSpec.headGroupSpec.template": 1},
         ),
         (
-            of(
-                "leaderworkerset.x-k8s.io/v1",
-                "LeaderWorkerSet",
-                replicas=2,
-                leaderWorkerTemplate={
-                    "size": 4,
-                    "leaderTemplate": TEMPLATE,
-                    "workerTemplate": TEMPLATE,
-                },
-            ),
-            [
-                ("template.spec.leaderWorkerTemplate.leaderTemplate", 2),
-                ("template.spec.leaderWorkerTemplate.workerTemplate", 6),
-            ],
+            of(*LWS, replicas=2, leaderWorkerTemplate={"size": 4, "leaderTemplate": TEMPLATE, "workerTemplate": TEMPLATE}),
+            {"spec.leaderWorkerTemplate.leaderTemplate": 2, "spec.leaderWorkerTemplate.workerTemplate": 6},
         ),
         (
-            of(
-                "leaderworkerset.x-k8s.io/v1",
-                "LeaderWorkerSet",
-                replicas=2,
-                leaderWorkerTemplate={"size": 4, "workerTemplate": TEMPLATE},
-            ),
-            [("template.spec.leaderWorkerTemplate.workerTemplate", 8)],
+            of(*LWS, replicas=2, leaderWorkerTemplate={"size": 4, "workerTemplate": TEMPLATE}),
+            {"spec.leaderWorkerTemplate.workerTemplate": 8},
         ),
-        (of("example.com/v1", "Train", template=TEMPLATE), []),
-        (of("batch/v2", "Job", template=TEMPLATE), []),
+        (of("example.com/v1", "Train", template=TEMPLATE), {}),
+        (of("batch/v2", "Job", template=TEMPLATE), {}),
     ],
-)
-def test_pod_sets_follow_from_the_kind(
-    template: dict[str, Any], wanted: list[tuple[str, int]]
-) -> None:
-    assert [(one.path, one.count) for one in inferred(template)] == wanted
+)  # fmt: skip
+def test_pod_sets_follow_from_the_kind(template: dict[str, Any], wanted: dict[str, int]) -> None:
+    """``wanted``: in this order, by the path below ``template``."""
+    found = [(one.path, one.count) for one in inferred(template)]
+    assert found == [(f"template.{path}".rstrip("."), count) for path, count in wanted.items()]
 
 
 def test_the_annotations_of_topology_aware_scheduling_are_kueues() -> None:

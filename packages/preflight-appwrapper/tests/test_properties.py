@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
-from player import Player, bare_pod, job, service, wrapper
+from player import Player, bare_pod, job, playing, service, wrapper
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import PHASES, Pod, lenient, wrapper_from, written
 from preflight_appwrapper.core.component_status import ComponentVerdict
@@ -383,7 +383,7 @@ def test_no_template_makes_a_plan_raise(template: Any) -> None:
 
 
 def test_an_incomplete_view_decides_nothing() -> None:
-    player = Player(wrapper())
+    player = playing()
     made = reconcile(player.world.read(), WrapperSnapshot(complete=False), WrapperRules(), NOW)
     assert made.status == player.world.read().status
     assert made.actions == ()

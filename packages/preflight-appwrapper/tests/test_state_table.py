@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from player import Player, job, wrapper
+from player import Player, job, playing, wrapper
 from preflight_appwrapper.api.types import PHASES
 from preflight_appwrapper.core.phase_context import ROWS
 from preflight_appwrapper.core.snapshot import Attempt
@@ -41,7 +41,7 @@ def seen() -> Player:
 
 
 def leftover() -> Player:
-    player = started(Player(wrapper()))
+    player = started(playing())
     player.world.wrapper["status"]["phase"] = "Suspended"  # type: ignore[index]
     player.until("Running")
     assert len(player.world.created) == 2
@@ -57,7 +57,7 @@ def resume() -> Player:
 
 
 def resuming_suspend() -> Player:
-    player = Player(wrapper())
+    player = playing()
     player.world.refuse["train"] = Attempt(error="exceeded quota", at=player.world.now)
     player.settle()
     assert player.phase == "Resuming"
@@ -67,11 +67,11 @@ def resuming_suspend() -> Player:
 
 
 def created() -> Player:
-    return started(Player(wrapper()))
+    return started(playing())
 
 
 def create_fatal() -> Player:
-    player = Player(wrapper())
+    player = playing()
     player.world.refuse["train"] = Attempt(
         error="spec.parallelism: Invalid value", at=player.world.now, fatal=True
     )
@@ -86,7 +86,7 @@ def create_fatal() -> Player:
 
 
 def create_late() -> Player:
-    player = Player(wrapper())
+    player = playing()
     player.world.refuse["train"] = Attempt(error="exceeded quota", at=player.world.now)
     player.until("Resetting")
     assert player.count == 1
@@ -96,7 +96,7 @@ def create_late() -> Player:
 
 
 def create_last() -> Player:
-    player = Player(wrapper(annotations={"retryLimit": "0"}))
+    player = playing(retryLimit="0")
     player.world.refuse["train"] = Attempt(error="exceeded quota", at=player.world.now)
     player.until("Failed")
     assert player.count == 0
@@ -104,7 +104,7 @@ def create_last() -> Player:
 
 
 def running_suspend() -> Player:
-    player = started(Player(wrapper()))
+    player = started(playing())
     player.suspend(True)
     player.until("Suspended")
     assert not player.world.pods
@@ -112,7 +112,7 @@ def running_suspend() -> Player:
 
 
 def succeeded() -> Player:
-    player = started(Player(wrapper()))
+    player = started(playing())
     player.complete()
     player.settle()
     assert player.phase == "Succeeded"
@@ -122,7 +122,7 @@ def succeeded() -> Player:
 
 
 def reset() -> Player:
-    player = failing(Player(wrapper(annotations=SECOND)))
+    player = failing(playing(**SECOND))
     player.until("Resetting")
     assert player.count == 1
     player.until("Running")
@@ -130,7 +130,7 @@ def reset() -> Player:
 
 
 def evacuate() -> Player:
-    player = started(Player(wrapper(annotations=SECOND)))
+    player = started(playing(**SECOND))
     player.world.nodes = {"node-a": frozenset({"nvidia.com/gpu"})}
     player.settle()
     assert player.phase == "Resetting"
@@ -139,13 +139,13 @@ def evacuate() -> Player:
 
 
 def failed() -> Player:
-    player = failing(Player(wrapper(annotations={**SECOND, "retryLimit": "0"})))
+    player = failing(playing(**SECOND, retryLimit="0"))
     player.until("Failed")
     return player
 
 
 def suspended() -> Player:
-    player = started(Player(wrapper()))
+    player = started(playing())
     player.suspend(True)
     player.settle()
     player.suspend(False)  # too late: what is begun is brought to its end
@@ -155,7 +155,7 @@ def suspended() -> Player:
 
 
 def resetting_suspend() -> Player:
-    player = failing(Player(wrapper(annotations={**SECOND, "retryPausePeriodDuration": "1h"})))
+    player = failing(playing(failureGracePeriodDuration="1s", retryPausePeriodDuration="1h"))
     player.until("Resetting")
     player.suspend(True)
     player.until("Suspended")
@@ -170,17 +170,7 @@ def retry() -> Player:
 
 
 def failed_delete() -> Player:
-    player = failing(
-        Player(
-            wrapper(
-                annotations={
-                    **SECOND,
-                    "retryLimit": "0",
-                    "deletionOnFailureGracePeriodDuration": "1h",
-                }
-            )
-        )
-    )
+    player = failing(playing(**SECOND, retryLimit="0", deletionOnFailureGracePeriodDuration="1h"))
     player.until("Failed")
     assert player.world.condition("DeletingResources")["reason"] == "DeletionPaused"
     player.wait(3600 - 2)
@@ -209,7 +199,7 @@ def succeeded_delete() -> Player:
 
 
 def terminating() -> Player:
-    player = started(Player(wrapper()))
+    player = started(playing())
     player.delete()
     player.wait(10)
     assert player.world.wrapper is None
@@ -217,30 +207,22 @@ def terminating() -> Player:
 
 
 SCENARIOS: dict[str, Callable[[], Player]] = {
-    "seen": seen,
-    "leftover": leftover,
-    "resume": resume,
-    "resuming-suspend": resuming_suspend,
-    "created": created,
-    "create-fatal": create_fatal,
-    "create-late": create_late,
-    "create-last": create_last,
-    "running-suspend": running_suspend,
-    "succeeded": succeeded,
-    "reset": reset,
-    "evacuate": evacuate,
-    "failed": failed,
-    "suspended": suspended,
-    "resetting-suspend": resetting_suspend,
-    "reset-deleted": reset,
-    "retry": retry,
-    "failed-delete": failed_delete,
-    "failed-deleted": failed_deleted,
-    "succeeded-delete": succeeded_delete,
-    "succeeded-deleted": succeeded_delete,
-    "terminating": terminating,
-    "gone": terminating,
-}
+    made.__name__.replace("_", "-"): made
+    for made in (
+        *(
+            seen,
+            leftover,
+            resume,
+            resuming_suspend,
+            created,
+            create_fatal,
+            create_late,
+            create_last,
+        ),
+        *(running_suspend, succeeded, reset, evacuate, failed, suspended, resetting_suspend, retry),
+        *(failed_delete, failed_deleted, succeeded_delete, terminating),
+    )
+} | {"reset-deleted": reset, "succeeded-deleted": succeeded_delete, "gone": terminating}
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -264,7 +246,7 @@ def test_every_phase_is_led_to() -> None:
 
 @pytest.mark.parametrize(("limit", "resets"), [("-1", 0), ("0", 0), ("1", 1), ("3", 3)])
 def test_exactly_as_many_resets_are_counted_as_the_limit_says(limit: str, resets: int) -> None:
-    player = Player(wrapper(annotations={**SECOND, "retryLimit": limit}))
+    player = playing(**SECOND, retryLimit=limit)
     for _ in range(resets):
         failing(player)
         player.until("Resetting")
@@ -275,7 +257,7 @@ def test_exactly_as_many_resets_are_counted_as_the_limit_says(limit: str, resets
 
 
 def test_evacuations_double_their_pauses_and_are_few_when_the_label_is_everywhere() -> None:
-    player = Player(wrapper(annotations={"retryPausePeriodDuration": "10s", "retryLimit": "3"}))
+    player = playing(retryPausePeriodDuration="10s", retryLimit="3")
     player.settle()
     player.world.nodes = {"node-a": frozenset({"nvidia.com/gpu"})}
     start = player.world.now
@@ -290,7 +272,7 @@ def test_evacuations_double_their_pauses_and_are_few_when_the_label_is_everywher
 
 
 def test_an_evacuation_at_the_limit_fails() -> None:
-    player = started(Player(wrapper(annotations={"retryLimit": "0"})))
+    player = started(playing(retryLimit="0"))
     player.world.nodes = {"node-a": frozenset({"nvidia.com/gpu"})}
     player.settle()
     assert player.phase == "Failed"
@@ -298,19 +280,12 @@ def test_an_evacuation_at_the_limit_fails() -> None:
 
 
 def test_from_creation_to_readiness_takes_at_most_nine_requests_events_included() -> None:
-    player = started(Player(wrapper()))
+    player = started(playing())
     assert player.world.requests + len(player.world.events) <= 9
 
 
-def test_nothing_is_written_while_nothing_happens() -> None:
-    player = started(Player(wrapper()))
-    requests = player.world.requests
-    player.wait(600)
-    assert player.world.requests == requests
-
-
 def test_a_reset_is_said_with_its_number_its_cause_and_when_all_is_created_again() -> None:
-    player = Player(wrapper(annotations={"failureGracePeriodDuration": "0s", "retryLimit": "3"}))
+    player = playing(failureGracePeriodDuration="0s", retryLimit="3")
     for number in (1, 2):
         started(player)
         name = next(iter(player.world.pods))
@@ -328,13 +303,7 @@ def test_a_reset_is_said_with_its_number_its_cause_and_when_all_is_created_again
 
 
 def test_the_pause_runs_from_the_end_of_deletion() -> None:
-    player = started(
-        Player(
-            wrapper(
-                annotations={"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "5s"}
-            )
-        )
-    )
+    player = started(playing(failureGracePeriodDuration="0s", retryPausePeriodDuration="5s"))
     player.world.held |= {one["metadata"]["uid"] for one in player.world.pods.values()}
     player.world.run("Failed")
     player.settle()
@@ -347,13 +316,7 @@ def test_the_pause_runs_from_the_end_of_deletion() -> None:
 
 
 def test_the_second_failure_has_a_whole_grace_again() -> None:
-    player = failing(
-        Player(
-            wrapper(
-                annotations={"failureGracePeriodDuration": "10s", "retryPausePeriodDuration": "1s"}
-            )
-        )
-    )
+    player = failing(playing(failureGracePeriodDuration="10s", retryPausePeriodDuration="1s"))
     player.until("Resetting")
     player.until("Running")
     player.wait(60)
@@ -366,7 +329,7 @@ def test_the_second_failure_has_a_whole_grace_again() -> None:
 
 
 def test_a_workload_that_mends_itself_in_its_grace_is_not_reset() -> None:
-    player = failing(Player(wrapper()))
+    player = failing(playing())
     assert player.world.condition("Unhealthy")["status"] == "True"
     uid = player.object()["metadata"]["uid"]
     player.world.pod(uid, "Running")
@@ -377,7 +340,7 @@ def test_a_workload_that_mends_itself_in_its_grace_is_not_reset() -> None:
 
 
 def test_success_is_kept_for_its_time_from_success_however_long_it_ran() -> None:
-    player = started(Player(wrapper(annotations={"successTTLDuration": "5s"})))
+    player = started(playing(successTTLDuration="5s"))
     player.wait(8 * 86_400)
     player.complete()
     player.settle()
@@ -388,7 +351,7 @@ def test_success_is_kept_for_its_time_from_success_however_long_it_ran() -> None
 
 
 def test_a_job_that_is_gone_after_its_end_is_not_missing() -> None:
-    player = Player(wrapper(job("a"), job("b")))
+    player = playing(job("a"), job("b"))
     started(player)
     player.complete("a")
     for one in player.world.pods.values():
@@ -406,66 +369,6 @@ def test_a_job_that_is_gone_after_its_end_is_not_missing() -> None:
     assert player.phase == "Succeeded"
 
 
-def test_a_name_that_somebody_else_owns_is_fatal_and_their_object_stays() -> None:
-    player = Player(wrapper())
-    theirs = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "train", "uid": "theirs"},
-        "spec": {},
-    }
-    player.world.objects["batch/v1", "Job", "train"] = theirs
-    player.wait(10)
-    assert player.phase == "Failed"
-    assert "belongs to nobody" in player.world.condition("Unhealthy")["message"]
-    assert player.world.objects == {("batch/v1", "Job", "train"): theirs}
-    assert player.world.condition("ResourcesDeployed")["status"] == "False"
-
-
-def test_what_force_cannot_remove_is_named_and_keeps_the_quota() -> None:
-    template = job()
-    template["metadata"]["finalizers"] = ["example.com/held"]
-    player = started(
-        Player(wrapper(template, annotations={"forcefulDeletionGracePeriodDuration": "3s"}))
-    )
-    player.suspend(True)
-    player.settle()
-    player.world.pods.clear()
-    player.wait(60)
-    assert player.phase == "Suspending"
-    assert player.world.condition("ResourcesDeployed")["status"] == "True"
-    assert player.world.condition("QuotaReserved")["status"] == "True"
-    assert (
-        "Job train (finalizer example.com/held)"
-        in player.world.condition("DeletingResources")["message"]
-    )
-    assert len([one for one in player.world.events if one.startswith("DeletionBlocked")]) == 1
-    player.world.objects.clear()
-    player.wait(3)
-    assert player.phase == "Suspended"
-
-
-def test_a_status_that_somebody_wiped_leaves_no_orphan() -> None:
-    player = started(
-        Player(
-            wrapper(
-                job(),
-                {
-                    "apiVersion": "v1",
-                    "kind": "Pod",
-                    "metadata": {"generateName": "x-"},
-                    "spec": {"containers": [{}]},
-                },
-            )
-        )
-    )
-    player.world.wrapper["status"] = {}  # type: ignore[index]
-    # The status is not ours for a while.
-    player.world.check = lambda: None  # type: ignore[method-assign]
-    player.until("Running")
-    assert len(player.world.objects) == 2
-
-
 def comes_late(player: Player, name: str) -> None:
     """A create that was lost is done after all."""
     late = job(name)
@@ -480,7 +383,7 @@ def test_what_comes_late_is_deleted_before_anything_is_created_or_said_to_be_gon
 ) -> None:
     periods = {**SECOND, "retryPausePeriodDuration": "1h"}
     limit = {"retryLimit": "0"} if phase == "Failed" else {}
-    player = failing(Player(wrapper(annotations={**periods, **limit})))
+    player = failing(playing(**periods, **limit))
     player.wait(30)
     assert player.phase == phase
     assert player.world.condition("ResourcesDeployed")["status"] == "False"
@@ -492,7 +395,7 @@ def test_what_comes_late_is_deleted_before_anything_is_created_or_said_to_be_gon
 
 
 def test_quota_is_held_for_what_is_there_although_all_was_said_to_be_gone() -> None:
-    player = started(Player(wrapper()))
+    player = started(playing())
     player.suspend(True)
     player.until("Suspended")
     assert player.world.condition("QuotaReserved")["status"] == "False"
@@ -509,7 +412,7 @@ def test_quota_is_held_for_what_is_there_although_all_was_said_to_be_gone() -> N
 
 @pytest.mark.parametrize("phase", ["Nonsense", "Terminating", "x" * 5000])
 def test_a_phase_that_nobody_knows_ends_in_a_clean_start(phase: str) -> None:
-    player = started(Player(wrapper()))
+    player = started(playing())
     player.world.wrapper["status"]["phase"] = phase  # type: ignore[index]
     player.until("Running")
     assert len(player.world.created) == 2
@@ -526,7 +429,7 @@ def test_a_wrapper_of_another_manager_is_not_touched() -> None:
 def test_a_wrapper_that_is_deleted_in_the_pause_of_a_reset_gives_its_quota_back_before_it_goes() -> (
     None
 ):
-    player = failing(Player(wrapper(annotations={**SECOND, "retryPausePeriodDuration": "1h"})))
+    player = failing(playing(failureGracePeriodDuration="1s", retryPausePeriodDuration="1h"))
     player.wait(30)
     assert player.world.condition("ResourcesDeployed")["reason"] == "Resetting"
     player.delete()
@@ -536,17 +439,9 @@ def test_a_wrapper_that_is_deleted_in_the_pause_of_a_reset_gives_its_quota_back_
 
 
 def test_who_runs_is_not_unhealthy_and_each_phase_is_one_event() -> None:
-    player = started(Player(wrapper()))
+    player = started(playing())
     assert player.world.condition("Unhealthy")["status"] == "False"
     assert [event.partition(":")[0] for event in player.world.events] == ["Resuming", "Running"]
     player.complete()
     player.settle()
     assert player.world.events[-1].startswith("Succeeded")
-
-
-def test_a_deletion_by_force_is_an_event() -> None:
-    player = started(Player(wrapper(annotations={"forcefulDeletionGracePeriodDuration": "3s"})))
-    player.world.held |= {pod["metadata"]["uid"] for pod in player.world.pods.values()}
-    player.suspend(True)
-    player.until("Suspended")
-    assert sum(event.startswith("DeletionForced") for event in player.world.events) == 1
