@@ -85,13 +85,13 @@ def build(
     rules: WrapperRules,
     claims: Mapping[ClaimRef, Collection[str]] = {},
 ) -> dict[str, Any]:
-    """The object to create; ``claims``: device classes of those read. Raises ComponentError."""
+    """The object to create, of a manifest that :func:`named` has taken; ``claims``: device classes
+    of those read. Raises :class:`ComponentError`.
+    """
     where = f"spec.components[{index}]"
     component = wrapper.spec.components[index]
-    if not isinstance(component.template, dict):
-        raise ComponentError(f"{where}.template: must be a manifest (a map); correct it.")
     try:
-        manifest = deepcopy(component.template)
+        manifest: dict[str, Any] = deepcopy(component.template)
     except RecursionError:
         problem = f"{where}.template: is nested too deeply; make it flatter."
         raise ComponentError(problem) from None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 from msgspec.structs import replace
@@ -28,6 +28,9 @@ from preflight_appwrapper.core.pods import (
 
 RELEASE: Final = PREFIX + "evacuate"
 """Annotation of a wrapper: since when it waits for the brake. Whoever writes it releases it."""
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_PHASES: Final = _ENDED | {"Running"}
+"""All others are pending, also those that nobody knows."""
 _PREFLIGHTS_IN_A_ROW = 3
 """Evacuations in a row that do not count: a check that always fails is not the nodes' fault."""
 
@@ -39,16 +42,15 @@ def _figures(context: PhaseContext) -> tuple[Figures, list[Pod]]:
         for place, (known, seen, _) in enumerate(context.components)
         for uid in {known.uid, seen.uid} - {""}
     }
-    pods: dict[int, Counter[str]] = {}  # by component; -1: it is not known of which
+    every = [known.expected for known, *_ in context.components]
+    pods: list[list[str]] = [[] for _ in (*every, "unknown")]  # by component their phases
     for pod in context.snapshot.pods:
         phase = pod.status.phase
-        phase = phase if phase in {"Running", "Succeeded", "Failed"} else "Pending"
-        if phase in {"Succeeded", "Failed"} or not pod.going:
+        phase = phase if phase in _PHASES else "Pending"
+        if phase in _ENDED or not pod.going:
             place = places.get(pod.uid, places.get(pod.owner, pod.component))
-            known = place if place < len(context.components) else -1
-            pods.setdefault(known, Counter())[phase] += 1
-    phases = sum(pods.values(), Counter[str]())
-    every = [known.expected for known, *_ in context.components]
+            pods[place if place < len(every) else -1].append(phase)
+    phases = Counter(chain(*pods))
     slacks = dict(enumerate(podsets.slacks(context.wrapper.spec.components)))
     needed = [
         known.expected - (0 if ended else min(slacks.get(i, 0), known.expected))
@@ -69,9 +71,7 @@ def _figures(context: PhaseContext) -> tuple[Figures, list[Pod]]:
     return replace(figures, counting=len(counting)), counting
 
 
-def _covered(
-    context: PhaseContext, pods: Mapping[int, Counter[str]], wanted: list[int], *phases: str
-) -> int:
+def _covered(context: PhaseContext, pods: list[list[str]], wanted: list[int], *phases: str) -> int:
     """How many of the pods ``wanted`` of each component are in one of the phases, or needed no
     more: it has ended well, or has counted them as succeeded before a drain took them.
 
@@ -81,13 +81,13 @@ def _covered(
     """
     covered, lacking, left = 0, 0, 0
     for place, (_, seen, ended) in enumerate(context.components):
-        there, verdict = pods.get(place, Counter[str]()), seen.verdict
-        lost = max(0, verdict.succeeded - there["Succeeded"])
-        has = wanted[place] if ended else sum(map(there.__getitem__, phases)) + lost
+        there, verdict = pods[place], seen.verdict
+        lost = max(0, verdict.succeeded - there.count("Succeeded"))
+        has = wanted[place] if ended else sum(map(there.count, phases)) + lost
         covered += min(has, wanted[place])
         lacking += 0 if verdict.owns_pods else max(0, wanted[place] - has)
         left += wanted[place] if ended and not verdict.owns_pods else 0
-    others = sum(map(pods.get(-1, Counter[str]()).__getitem__, phases))
+    others = sum(map(pods[-1].count, phases))
     return covered + min(lacking, max(0, others - (0 if "Running" in phases else left)))
 
 
