@@ -16,7 +16,7 @@ from preflight_appwrapper.api.names import CLAIMED, INDEX
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, lenient
 from preflight_appwrapper.controller.apply import WrapperApplier, is_final
-from preflight_appwrapper.core.plan import Confirm, CreateComponent, WrapperAction
+from preflight_appwrapper.core.plan import Confirm, CreateComponent, WrapperAction, WrapperEvent
 from preflight_appwrapper.core.reconcile import reconcile
 from preflight_appwrapper.core.snapshot import (
     Attempt,
@@ -216,32 +216,6 @@ def test_only_a_right_that_is_missing_makes_a_403_final(message: str, final: boo
 
 
 @pytest.mark.anyio
-async def test_a_right_that_an_api_server_does_not_know_yet_costs_no_wrapper() -> None:
-    words = 'User "x" cannot create resource "pods" in API group "" in the namespace "default"'
-    status = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403}
-    refusals = [f"pods is forbidden: {words}"]
-
-    def fault(request: ApiRequest) -> ApiAnswer | None:
-        if request.method == "POST" and request.path.endswith("/pods") and refusals:
-            return ApiAnswer(403, {**status, "message": refusals.pop()})
-        return core(request)
-
-    metadata = {"name": "w", "namespace": "default"}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
-    template = {**pod, "spec": {"containers": [{"name": "main"}]}}
-    async with double() as api, client(api) as ours:
-        api.fault = fault
-        spec = {"suspend": False, "components": [{"template": template}]}
-        api.create("appwrappers", {"metadata": metadata, "spec": spec})
-        async with leads(client=ours):
-            await until(
-                lambda: objects(api, "appwrappers")[0].get("status", {}).get("phase") == "Running",
-                "it runs",
-            )
-    assert not refusals
-
-
-@pytest.mark.anyio
 async def test_a_right_is_missing_after_five_refusals_in_a_row_whatever_came_before() -> None:
     words = 'pods is forbidden: User "x" cannot create resource "pods" in API group ""'
     failed = {"kind": "Status", "status": "Failure"}
@@ -362,36 +336,7 @@ def test_a_kind_that_may_not_be_read_is_said_before_anything_that_fails_for_it()
     assert all(known.type != "ComponentsForbidden" for known in cleared.status.conditions)
 
 
-@pytest.mark.anyio
-async def test_an_event_that_is_refused_is_neither_sent_nor_logged_at_each_look() -> None:
-    sent: list[str] = []
-
-    def fault(request: ApiRequest) -> ApiAnswer | None:
-        if request.method == "POST" and request.path.endswith("/events"):
-            sent.append(request.path)
-            return ApiAnswer(403, {"kind": "Status", "status": "Failure", "code": 403})
-        return core(request)
-
-    async with double() as api, client(api) as ours:
-        running(api, "w")
-        bad = {"workload.codeflare.dev.appwrapper/retryLimit": "x"}
-        change(api, "appwrappers", "w", {"metadata": {"annotations": bad}})
-        api.fault = fault
-        async with leads(client=ours) as leading:
-
-            def failed() -> float:
-                return leading.counted("appwrapper_writes_total", kind="event", result="failed")
-
-            def looks() -> float:
-                return leading.counted("appwrapper_look_seconds_count")
-
-            async def another_look(before: float) -> None:
-                await until(lambda: looks() > before, "a look")
-
-            await until(lambda: failed() == 1, "it is refused")
-            for i in range(3):
-                before = looks()
-                write_status(api, "pods", "default", "w", {"phase": "Running", "reason": str(i)})
-                await another_look(before)
-            await ours.get("/api/v1/nodes", dict)
-            assert len(sent) == 1
+def test_an_event_is_made_once_whatever_became_of_it() -> None:
+    state = LeaderState(uid="w")
+    one, other = (WrapperEvent("BadAnnotation", "x is no number", key) for key in "ab")
+    assert [state.record(event) for event in (one, one, other, one)] == [True, False, True, False]
