@@ -1,5 +1,5 @@
-"""Two laws on generated clusters: what is healthy is never reset, and whose pod a pod is follows
-from its owners in whatever order things are seen.
+"""Three laws on generated clusters: what is healthy is never reset, what lacks its pods is never
+healthy, and whose pod a pod is follows from its owners in whatever order things are seen.
 """
 
 from __future__ import annotations
