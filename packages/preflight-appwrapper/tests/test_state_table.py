@@ -410,6 +410,17 @@ def test_quota_is_held_for_what_is_there_although_all_was_said_to_be_gone() -> N
     assert player.world.condition("QuotaReserved")["status"] == "False"
 
 
+def test_a_failed_workload_holds_its_quota_until_nothing_is_left() -> None:
+    player = started(playing(**SECOND, retryLimit="0"))
+    player.world.held |= {pod["metadata"]["uid"] for pod in player.world.pods.values()}
+    player.world.run("Failed")
+    player.until("Failed")
+    assert player.world.condition("QuotaReserved")["status"] == "True"
+    player.world.pods.clear()
+    player.wait(10)
+    assert player.world.condition("QuotaReserved")["status"] == "False"
+
+
 @pytest.mark.parametrize("phase", ["Nonsense", "Terminating", "x" * 5000])
 def test_a_phase_that_nobody_knows_ends_in_a_clean_start(phase: str) -> None:
     player = started(playing())
