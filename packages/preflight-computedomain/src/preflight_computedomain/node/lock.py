@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -28,33 +28,25 @@ class Lock:
     @asynccontextmanager
     async def held(self) -> AsyncGenerator[None]:
         """Raises :class:`LockHeld`, and OSError where the file cannot be opened."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._patience
-        try:
-            async with asyncio.timeout_at(end):
-                await self._own.acquire()
-        except TimeoutError:
-            raise self._late("this process") from None
-        try:
-            number = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        who = "this process"
+        async with AsyncExitStack() as stack:
             try:
-                while not self._taken(number):
-                    if loop.time() >= end:
-                        raise self._late("another process")
-                    await asyncio.sleep(_POLL)
-                yield
-            finally:
-                os.close(number)  # which gives the lock back
-        finally:
-            self._own.release()
+                async with asyncio.timeout(self._patience):
+                    await stack.enter_async_context(self._own)
+                    who = "another process"
+                    number = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                    stack.callback(os.close, number)  # which gives the lock back
+                    while not _taken(number):  # noqa: ASYNC110 - nobody tells of a lock
+                        await asyncio.sleep(_POLL)
+            except TimeoutError:
+                late = f"{self._path}: {who} has held the lock for {self._patience:g} s"
+                raise LockHeld(late) from None
+            yield
 
-    @staticmethod
-    def _taken(number: int) -> bool:
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
-    def _late(self, who: str) -> LockHeld:
-        return LockHeld(f"{self._path}: {who} has held the lock for {self._patience:g} s")
+def _taken(number: int) -> bool:
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
