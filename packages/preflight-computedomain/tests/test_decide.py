@@ -1,17 +1,18 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from claimed import CLIQUE, DOMAIN, NODE, ref, uid
+from msgspec import Raw
+from msgspec.structs import replace
 from preflight_computedomain.api.checkpoint import (
     ABORTED,
     COMPLETED,
     STARTED,
+    Channel,
     Entry,
     completed,
-    entry_of,
 )
 from preflight_computedomain.core.claims import ChannelRequest, Refusal, decide, known
 
@@ -20,10 +21,10 @@ REQUEST = ChannelRequest(ref(1), "channel", DOMAIN, b'{"a":1}')
 
 
 def entry(state: str, number: int = 1) -> Entry:
-    devices = completed(("channel",), NODE, uid(number), DOMAIN) if state == COMPLETED else b""
-    return entry_of(
-        uid(number), state, ("team-a", f"claim-{number}"), status=b'{ "a": 1 }', devices=devices
-    )
+    entry = Entry(state, Raw(b'{ "a": 1 }'), name=f"claim-{number}", namespace="team-a")
+    if state == COMPLETED:
+        entry = replace(entry, devices=completed(("channel",), NODE, uid(number), DOMAIN))
+    return entry
 
 
 def aborted(seconds: float) -> Entry:
@@ -47,7 +48,7 @@ def aborted(seconds: float) -> Entry:
         (aborted(89), None, {DOMAIN}, CLIQUE, "aborted"),
         (aborted(90), None, {DOMAIN}, CLIQUE, "prepare"),
         (aborted(-1), None, {DOMAIN}, CLIQUE, "prepare"),
-        (replace(aborted(1), status=b"{}"), None, {DOMAIN}, CLIQUE, "prepare"),
+        (replace(aborted(1), status=Raw(b"{}")), None, {DOMAIN}, CLIQUE, "prepare"),
     ],
 )
 def test_what_is_done(
@@ -59,7 +60,7 @@ def test_what_is_done(
         said.reason
         if isinstance(said, Refusal)
         else "done"
-        if isinstance(said, Entry)
+        if isinstance(said, Channel)
         else "prepare"
     )
     assert shown == expected
@@ -75,14 +76,14 @@ def test_who_has_the_channel_is_named() -> None:
 
 
 def test_a_prepared_daemon_of_the_other_mode_is_neither_given_nor_in_the_way() -> None:
-    daemon = entry_of(uid(1), COMPLETED, devices=b'[{"devices":[{"channel":null,"daemon":{}}]}]')
+    daemon = Entry(COMPLETED, devices=Raw(b'[{"devices":[{"channel":null,"daemon":{}}]}]'))
     assert isinstance(known({uid(1): daemon}, ref(1)), Refusal)
     assert decide(REQUEST, {DOMAIN}, CLIQUE, {uid(2): daemon}, NOW) is None
 
 
 def test_a_channel_that_the_other_mode_gave_without_a_device_is_not_called_a_daemons() -> None:
     device = b'{"channel":{"info":{"id":0},"device":{"CDIDeviceIDs":[]}},"daemon":null}'
-    other = entry_of(uid(1), COMPLETED, devices=b'[{"devices":[' + device + b"]}]")
+    other = Entry(COMPLETED, devices=Raw(b'[{"devices":[' + device + b"]}]"))
     said = known({uid(1): other}, ref(1))
     assert isinstance(said, Refusal)
     assert "without a channel" in said.sentence

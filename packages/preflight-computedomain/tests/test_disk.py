@@ -44,27 +44,6 @@ def test_a_file_that_was_removed_does_not_come_back(files: Files, path: Path) ->
     assert not path.exists()
 
 
-def test_a_file_that_was_renamed_has_its_new_name_alone(files: Files, path: Path) -> None:
-    Disk().write(path, b"data")
-    Disk().rename(path, path.with_name("aside"))
-    take_all(files)
-    assert [one.name for one in path.parent.iterdir()] == ["aside"]
-
-
-def test_a_folder_in_the_place_of_a_file_is_moved_aside(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    for _ in range(2):
-        path.mkdir()
-        Disk().write(path, b"data")
-        assert path.read_bytes() == b"data"
-        path.unlink()
-    path.mkdir()
-    assert Disk().remove(path)
-    assert sorted(one.name for one in tmp_path.iterdir()) == [
-        f"folder-{i}-file.aside" for i in (1, 2, 3)
-    ]
-
-
 @pytest.mark.parametrize("in_the_middle", [False, True])
 def test_a_write_that_fails_leaves_the_file_as_it_was_and_no_other(
     files: Files, path: Path, in_the_middle: bool

@@ -20,8 +20,8 @@ from preflight_computedomain.api.checkpoint import (
     COMPLETED,
     STARTED,
     Checkpoint,
+    Entry,
     encode,
-    entry_of,
 )
 from preflight_computedomain.api.names import DRIVER, cdi_file
 from preflight_computedomain.core.claims import KubeletClaim
@@ -575,7 +575,7 @@ async def test_a_sweep_undoes_begun_claims_that_are_gone_and_reports_prepared_on
     await one(page, 1)
     entries = dict(node.store().entries())
     for number in (2, 3):
-        entries[uid(number)] = entry_of(uid(number), STARTED, ("team-a", f"claim-{number}"))
+        entries[uid(number)] = Entry(STARTED, name=f"claim-{number}", namespace="team-a")
     (node.folder / CHECKPOINT).write_bytes(encode(Checkpoint(entries, "boot-1")))
     node.cluster.claims.pop(("team-a", "claim-1"))
     node.cluster.claims.pop(("team-a", "claim-2"))

@@ -7,7 +7,7 @@ the programs will. The gate ``HostManagedIMEX`` says that the operator owns ``nv
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -105,7 +105,7 @@ def problems(raw: object, path: str = "") -> list[str]:
         text = ",".join(
             f"{name}={str(value).lower()}" for name, value in sorted(config.feature_gates.items())
         )
-        host_managed(text, imex.mode, imex.isolation)
+        read_gates(text, imex.mode, imex.isolation)
     except msgspec.ValidationError:
         pass  # it is among those found
     except GatesInvalid as error:
@@ -163,17 +163,15 @@ class GatesInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """The gates after forcing. ``notes``: what the log is to say about it, one line each."""
+    """The gates that count. ``notes``: what the log is to say about all, one line each."""
 
-    host_managed: bool = False
-    dns_names: bool = True
-    cliques: bool = True
-    crash_on_fabric_errors: bool = True
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    crash_on_fabric_errors: bool
+    notes: tuple[str, ...]
 
 
-def read_gates(text: str, *, mode: str = "", isolation: str = "") -> Gates:
-    """The gates in ``text`` (``Name=true,Other=false``). Raises :class:`GatesInvalid`.
+def read_gates(text: str, mode: str = "", isolation: str = "") -> Gates:
+    """The gates in ``text`` (``Name=true,Other=false``). Raises :class:`GatesInvalid`, also where
+    IMEX is not host-managed.
 
     Forced before they are judged: with host-managed IMEX ``IMEXDaemonsWithDNSNames`` and
     ``ComputeDomainCliques`` are false, whatever was given.
@@ -197,21 +195,22 @@ def read_gates(text: str, *, mode: str = "", isolation: str = "") -> Gates:
             f"IMEX_MODE: hostManaged needs the feature gate {GATE} (or {ALIAS}); set it to true."
         )
     host_managed = values[GATE] or (values[ALIAS] and mode == "hostManaged")
+    if not host_managed and values[CLIQUES] and not values[DNS_NAMES]:
+        problems.append(f"feature gate {CLIQUES} requires {DNS_NAMES} to also be enabled")
+    if problems or not host_managed:
+        raise GatesInvalid(tuple(problems) or (OFF,))
     notes = [
         f"Feature gate {name} means nothing to this driver, and is ignored."
         for name in sorted(ignored)
     ]
-    if host_managed and mode == "driverManaged":
+    if mode == "driverManaged":
         notes.append("IMEX_MODE driverManaged has no effect, because IMEX is host-managed.")
-    for name in (DNS_NAMES, CLIQUES) if host_managed else ():
-        if values[name]:
-            notes.append(f"Feature gate {name} is forced to false, because IMEX is host-managed.")
-        values[name] = False
-    if values[CLIQUES] and not values[DNS_NAMES]:
-        problems.append(f"feature gate {CLIQUES} requires {DNS_NAMES} to also be enabled")
-    if problems:
-        raise GatesInvalid(tuple(problems))
-    return Gates(host_managed, values[DNS_NAMES], values[CLIQUES], values[CRASH], tuple(notes))
+    notes += [
+        f"Feature gate {name} is forced to false, because IMEX is host-managed."
+        for name in (DNS_NAMES, CLIQUES)
+        if values[name]
+    ]
+    return Gates(values[CRASH], tuple(notes))
 
 
 def _parse(text: str) -> tuple[dict[str, bool], set[str], list[str]]:
@@ -242,11 +241,3 @@ def _parse(text: str) -> tuple[dict[str, bool], set[str], list[str]]:
                 )
             given[name] = on
     return given, ignored, problems
-
-
-def host_managed(text: str, mode: str, isolation: str) -> Gates:
-    """As :func:`read_gates`; raises :class:`GatesInvalid`, too, where IMEX is not host-managed."""
-    gates = read_gates(text, mode=mode, isolation=isolation)
-    if not gates.host_managed:
-        raise GatesInvalid((OFF,))
-    return gates

@@ -16,7 +16,7 @@ import msgspec
 from preflight_kube.text import one_line
 
 from preflight_computedomain.api import names
-from preflight_computedomain.api.checkpoint import ABORTED, COMPLETED, Entry
+from preflight_computedomain.api.checkpoint import ABORTED, COMPLETED, Channel, Entry
 from preflight_computedomain.api.opaque_config import ConfigInvalid, channel_config, is_daemon
 from preflight_computedomain.api.types import (
     AllocationResult,
@@ -184,22 +184,22 @@ def _applies(config: DeviceConfig, result: AllocationResult) -> bool:
     )
 
 
-def known(entries: Mapping[str, Entry], ref: KubeletClaim) -> Entry | Refusal | None:
-    """Decide by the checkpoint alone: an entry, a refusal, or None: the claim must be read."""
+def known(entries: Mapping[str, Entry], ref: KubeletClaim) -> Channel | Refusal | None:
+    """Decide by the checkpoint alone: a channel, a refusal, or None: the claim must be read."""
     entry = entries.get(ref.uid)
     if entry is None or entry.state != COMPLETED:
         return None
-    if not entry.channel:
-        why = f"{NO_DAEMONS} (the checkpoint has this one as prepared)"
-        if b'"daemon":null' in entry.devices:
-            why = "the checkpoint has the claim as prepared without a channel, as driver-managed IMEX does on a node without an NVLink clique"
-        return Refusal("daemon", f"{why}; delete the pod, which driver-managed IMEX has left")
-    return entry
+    if (channel := entry.channel(ref.uid)) is not None:
+        return channel
+    why = f"{NO_DAEMONS} (the checkpoint has this one as prepared)"
+    if b'"daemon":null' in bytes(entry.devices):
+        why = "the checkpoint has the claim as prepared without a channel, as driver-managed IMEX does on a node without an NVLink clique"
+    return Refusal("daemon", f"{why}; delete the pod, which driver-managed IMEX has left")
 
 
 def in_use(entries: Mapping[str, Entry], uid: str) -> Refusal | None:
     """The check 7: channel 0 is prepared for another claim."""
-    holders = sorted(other for other in entries if other != uid and entries[other].prepared)
+    holders = sorted(it for it, entry in entries.items() if it != uid and entry.channel(it))
     if not holders:
         return None
     theirs, kept = holders[0], entries[holders[0]]
@@ -219,8 +219,8 @@ def decide(
     clique: str,
     entries: Mapping[str, Entry],
     now: datetime,
-) -> Entry | Refusal | None:
-    """None: prepare it now; else as :func:`known`, of which an entry is the same devices again.
+) -> Channel | Refusal | None:
+    """None: prepare it now; else as :func:`known`, of which a channel is the same device again.
 
     ``domains``: uids of the namespace's ComputeDomains. ``clique``: the node's, empty for none.
     """
@@ -263,6 +263,6 @@ def _still_aborted(entry: Entry, request: ChannelRequest, now: datetime) -> bool
     if entry.aborted_at is None or not timedelta(0) <= now - entry.aborted_at < _ABORTED_FOR:
         return False
     try:
-        return bool(json.loads(entry.status) == json.loads(request.status))
+        return bool(json.loads(bytes(entry.status)) == json.loads(request.status))
     except (ValueError, RecursionError):
-        return entry.status == request.status
+        return bytes(entry.status) == request.status

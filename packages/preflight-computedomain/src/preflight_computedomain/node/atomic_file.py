@@ -7,7 +7,6 @@ there a test ends the process.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -32,8 +31,6 @@ class Disk:
         """
         part = path.with_name(path.name + TEMPORARY)
         path.parent.mkdir(parents=True, exist_ok=True)
-        for folder in (place for place in (part, path) if place.is_dir()):
-            self.aside(folder)
         self._step(f"write {part.name}")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -65,26 +62,10 @@ class Disk:
             path.unlink()
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except IsADirectoryError:
-            self.aside(path)
-            return True
         self._step(f"sync folder without {path.name}")
         self._sync(path.parent)
         self._step(f"after removal of {path.name}")
         return True
-
-    def rename(self, path: Path, other: Path) -> None:
-        """Give ``path`` the name ``other``, in the same folder."""
-        self._step(f"rename {path.name}")
-        path.replace(other)
-        self._sync(path.parent)
-
-    def aside(self, path: Path) -> Path:
-        """Move a folder away that stands where a file belongs; where to."""
-        free = (path.with_name(f"folder-{i}-{path.name}.aside") for i in itertools.count(1))
-        other = next(name for name in free if not name.exists())
-        self.rename(path, other)
-        return other
 
     @staticmethod
     def _sync(folder: Path) -> None:

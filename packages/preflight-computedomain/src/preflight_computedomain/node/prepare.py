@@ -161,7 +161,7 @@ class ClaimPreparer:
         runs. Raises LockHeld, OSError, and Unfit where the driver is not loaded.
         """
         await asyncio.to_thread(self._store.major)  # whose change it logs
-        prepared = [uid for uid, entry in (await self._entries()).items() if entry.prepared]
+        prepared = [uid for uid, entry in (await self._entries()).items() if entry.channel(uid)]
         lost = [uid for uid in prepared if not await asyncio.to_thread(self._store.whole, uid)]
         restore = self._store.restore
         return tuple([uid for uid in lost if await self._locked(partial(restore, uid))])
@@ -217,7 +217,7 @@ class ClaimPreparer:
             lambda: self._store.restore(ref.uid), flight
         ):
             return _UNDONE
-        return ClaimAnswer(done.requests, done.pool)
+        return ClaimAnswer(*done)
 
     async def _undo(self, ref: KubeletClaim, flight: Flight[Result], last: Refusal) -> Result:
         await self._locked(lambda: self._store.unprepare(ref.uid), flight)

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
 from preflight_kube.logs import get_logger
 
 from preflight_computedomain.api import checkpoint, names
-from preflight_computedomain.api.checkpoint import Checkpoint, Corrupt, Entry
+from preflight_computedomain.api.checkpoint import Channel, Checkpoint, Corrupt, Entry
 from preflight_computedomain.core.claims import ChannelRequest, Refusal, decide
 from preflight_computedomain.core.facts import NodeFacts, Unfit
 from preflight_computedomain.node.atomic_file import TEMPORARY, Disk
@@ -76,7 +78,7 @@ class ClaimStore:
 
     def prepared(self) -> int:
         """How many claims have channel 0, by what was last read or written under the lock."""
-        return sum(entry.prepared for entry in self._last.claims.values())
+        return sum(1 for uid, entry in self._last.claims.items() if entry.channel(uid))
 
     def start(self) -> None:
         """Drop the claims of another boot, and make the CDI files what the entries say."""
@@ -91,7 +93,7 @@ class ClaimStore:
             self._write(last.claims)
         self._sweep(last.claims)
         for uid, entry in last.claims.items():
-            if entry.prepared:
+            if entry.channel(uid):
                 self.restore(uid)
 
     def _sweep(self, claims: Mapping[str, Entry]) -> None:
@@ -107,28 +109,24 @@ class ClaimStore:
 
     def prepare(
         self, request: ChannelRequest, domains: Collection[str], clique: str
-    ) -> Entry | Refusal:
+    ) -> Channel | Refusal:
         """Decide once more, by the disk of now, and do it. Raises Unfit where the driver goes."""
         claims = dict(self._read().claims)
         done = decide(request, domains, clique, claims, self.now())
         if done is not None:
             return done
-        ref, major = request.ref, self.major()
-        named = (ref.namespace, ref.name)
-        devices = checkpoint.completed(
-            (request.request,), self._facts.node, ref.uid, request.domain
+        ref, major, node = request.ref, self.major(), self._facts.node
+        begun = Entry(
+            checkpoint.STARTED, Raw(request.status), name=ref.name, namespace=ref.namespace
         )
-        claims[ref.uid] = checkpoint.entry_of(
-            ref.uid, checkpoint.STARTED, named, status=request.status
-        )
+        claims[ref.uid] = begun
         self._write(claims)
         self._disk.write(self._file(ref.uid), document(ref.uid, major), 0o644)
-        claims[ref.uid] = checkpoint.entry_of(
-            ref.uid, checkpoint.COMPLETED, named, status=request.status, devices=devices
-        )
+        devices = checkpoint.completed((request.request,), node, ref.uid, request.domain)
+        claims[ref.uid] = replace(begun, state=checkpoint.COMPLETED, devices=devices)
         self._write(claims)
         self._confirm(major, lambda: self.unprepare(ref.uid))
-        return claims[ref.uid]
+        return Channel((request.request,), node)
 
     def _confirm(self, major: int, undo: Callable[[], object]) -> None:
         """Undo what was written with ``major`` where that may be another driver's. Raises Unfit."""
@@ -150,7 +148,7 @@ class ClaimStore:
     def restore(self, uid: str) -> bool:
         """Make the CDI file of a prepared claim again; False where it is not that. Raises Unfit."""
         entry = self._read().claims.get(uid)
-        if entry is None or not entry.prepared:
+        if entry is None or not entry.channel(uid):
             return False
         if not self.current(uid):
             major, path = self.major(), self._file(uid)
@@ -161,7 +159,7 @@ class ClaimStore:
     def _held(self, uid: str) -> bytes:
         try:
             return self._file(uid).read_bytes()
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError):
             return b""
 
     def unprepare(self, uid: str) -> bool:
@@ -193,12 +191,9 @@ class ClaimStore:
         return self._last
 
     def _bytes(self) -> bytes:
-        try:
-            if (size := self._path.stat().st_size) > MAX_BYTES:
-                raise Corrupt(f"it has {size} bytes, more than {MAX_BYTES}")
-            return self._path.read_bytes()
-        except IsADirectoryError:
-            raise Corrupt("it is a folder") from None
+        if (size := self._path.stat().st_size) > MAX_BYTES:
+            raise Corrupt(f"it has {size} bytes, more than {MAX_BYTES}")
+        return self._path.read_bytes()
 
     def _aside(self, error: Corrupt) -> None:
         """Begin anew: a node without a driver for ever is worse. A process that has only just
@@ -223,9 +218,8 @@ class ClaimStore:
         whole = [uid for uid in uids if names.fits_as_uid(uid) and self.whole(uid)]
         if len(whole) != 1:
             return {}
-        uid = whole[0]
-        devices = checkpoint.completed((), self._facts.node, uid, "")
-        return {uid: checkpoint.entry_of(uid, checkpoint.COMPLETED, devices=devices)}
+        devices = checkpoint.completed((), self._facts.node, whole[0], "")
+        return {whole[0]: Entry(checkpoint.COMPLETED, devices=devices)}
 
     def _files(self) -> list[Path]:
         return sorted(self._cdi.iterdir()) if self._cdi.is_dir() else []
