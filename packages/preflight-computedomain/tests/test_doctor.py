@@ -11,10 +11,16 @@ import msgspec
 import pytest
 from claimed import DOMAIN, document, parameters, ref
 from preflight_computedomain.api.names import API_VERSION, LABEL, TARGET_LABEL
-from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Slice, UsedClaim
+from preflight_computedomain.api.types import (
+    ClaimTemplate,
+    ComputeDomain,
+    Identified,
+    Slice,
+    UsedClaim,
+)
 from preflight_computedomain.core import slices, template
 from preflight_computedomain.report.doctor import before_uninstall, explain, report
-from preflight_computedomain.report.live import ClusterObjects, Labeled, Pod, read_cluster
+from preflight_computedomain.report.live import ClusterObjects, Pod, read_cluster
 from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
 
 T = TypeVar("T")
@@ -32,12 +38,14 @@ def domain(name: str = "train", uid: str = DOMAIN, **more: Any) -> ComputeDomain
     return made(ComputeDomain, {**body, **more})
 
 
-def labeled(name: str, **labels: str) -> Labeled:
-    return made(Labeled, {"metadata": {"name": name, "namespace": "team-a", "labels": {**labels}}})
+def labeled(name: str, **labels: str) -> Identified:
+    return made(
+        Identified, {"metadata": {"name": name, "namespace": "team-a", "labels": {**labels}}}
+    )
 
 
-def node(name: str, **labels: str) -> Labeled:
-    return made(Labeled, {"metadata": {"name": name, "labels": {**labels}}})
+def node(name: str, **labels: str) -> Identified:
+    return made(Identified, {"metadata": {"name": name, "labels": {**labels}}})
 
 
 def sliced(name: str, *devices: str) -> Slice:

@@ -8,7 +8,7 @@ from claimed import document, parameters, ref, result
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_computedomain.api.names import DRIVER, GRANTED
-from preflight_computedomain.api.types import ComputeDomain, DomainMetadata, Slice, UsedClaim
+from preflight_computedomain.api.types import ComputeDomain, Metadata, Slice, UsedClaim
 from preflight_computedomain.core import slices
 from preflight_computedomain.core.sharing import Sharing
 
@@ -52,7 +52,7 @@ def test_a_node_that_offers_nothing_now_keeps_the_clique_of_its_pods() -> None:
 
 def domain(name: str, *cliques: str) -> ComputeDomain:
     annotations = {GRANTED: ",".join(cliques)}
-    return ComputeDomain(metadata=DomainMetadata(name=name, uid=name, annotations=annotations))
+    return ComputeDomain(metadata=Metadata(name=name, uid=name, annotations=annotations))
 
 
 def test_a_clique_is_the_first_ones_until_its_pods_have_ended() -> None:

@@ -36,9 +36,8 @@ Place = tuple[str, str]
 
 
 class Metadata(_Object, frozen=True, kw_only=True):
-    """Times are RFC 3339 as sent; empty where there is none. ``labels``: those that are read;
-    ``owner_references``: the controller. An object with more finalizers than anybody has cannot be
-    read: all are written back, and Kubernetes bounds them by an object's bytes alone.
+    """Times are RFC 3339 as sent; empty where there is none. ``labels``,
+    ``annotations``: those that are read; ``owner_references``: the controller.
     """
 
     name: str
@@ -47,15 +46,17 @@ class Metadata(_Object, frozen=True, kw_only=True):
     resource_version: str = ""
     deletion_timestamp: str = ""
     labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
 
     def __post_init__(self) -> None:
         put = msgspec.structs.force_setattr
-        if (count := len(self.finalizers)) > _MOST_FINALIZERS:
-            raise ValueError(f"it has {count} finalizers, more than {_MOST_FINALIZERS}")
         if labels := self.labels:
             put(self, "labels", {key: labels[key] for key in _LABELS if key in labels})
+        if annotations := self.annotations:
+            kept = {GRANTED: annotations[GRANTED]} if GRANTED in annotations else {}
+            put(self, "annotations", kept)
         if owners := self.owner_references:
             put(self, "owner_references", tuple(owner for owner in owners if owner.controller)[:1])
 
@@ -64,39 +65,29 @@ class Metadata(_Object, frozen=True, kw_only=True):
         """Which object has this name now, whatever its uid."""
         return self.namespace, self.name
 
+    @property
+    def cliques(self) -> frozenset[str]:
+        """The NVLink cliques that a ComputeDomain has for itself."""
+        return frozenset(filter(None, self.annotations.get(GRANTED, "").split(",")))
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-def _cliques(annotations: dict[str, str]) -> frozenset[str]:
-    return frozenset(filter(None, annotations.get(GRANTED, "").split(",")))
-
-
-class DomainMetadata(Metadata, frozen=True, kw_only=True):
-    """That of a ComputeDomain."""
-
-    annotations: dict[str, str] = {}
-
-    @property
-    def cliques(self) -> frozenset[str]:
-        """The NVLink cliques that it has for itself."""
-        return _cliques(self.annotations)
-
-
-class _Uid(_Object, frozen=True, kw_only=True):
-    uid: str
-    annotations: dict[str, str] = {}
-
-    @property
-    def cliques(self) -> frozenset[str]:
-        """As those of :class:`DomainMetadata`."""
-        return _cliques(self.annotations)
-
-
 class Identified(_Object, frozen=True, kw_only=True):
-    """Any object, of which little more is read than which one it is."""
+    """Any object, of which its metadata are enough."""
 
-    metadata: _Uid
+    metadata: Metadata
+
+
+class _Finalized(Identified, frozen=True, kw_only=True):
+    """One with more finalizers than anybody has cannot be read: all are written back, and
+    Kubernetes bounds them by an object's bytes alone.
+    """
+
+    def __post_init__(self) -> None:
+        if (count := len(self.metadata.finalizers)) > _MOST_FINALIZERS:
+            raise ValueError(f"it has {count} finalizers, more than {_MOST_FINALIZERS}")
 
 
 class _TemplateName(_Object, frozen=True, kw_only=True):
@@ -118,10 +109,9 @@ class ComputeDomainStatus(_Object, frozen=True, kw_only=True):
     status: str = ""
 
 
-class ComputeDomain(_Object, frozen=True, kw_only=True):
+class ComputeDomain(_Finalized, frozen=True, kw_only=True):
     """A ComputeDomain. ``spec.channel.allocation_mode``: Single or All."""
 
-    metadata: DomainMetadata
     spec: _DomainSpec = _DomainSpec()
     status: ComputeDomainStatus = ComputeDomainStatus()
 
@@ -191,10 +181,9 @@ class _TemplateSpec(_Object, frozen=True, kw_only=True):
     spec: _ClaimSpec = _ClaimSpec()
 
 
-class ClaimTemplate(_Object, frozen=True, kw_only=True):
+class ClaimTemplate(_Finalized, frozen=True, kw_only=True):
     """A ResourceClaimTemplate."""
 
-    metadata: Metadata
     spec: _TemplateSpec = _TemplateSpec()
 
     @property
@@ -217,17 +206,15 @@ class ResourceClaimStatus(_Object, frozen=True, kw_only=True):
     reserved_for: tuple[_User, ...] = ()
 
 
-class ResourceClaim(_Object, frozen=True, kw_only=True):
+class ResourceClaim(Identified, frozen=True, kw_only=True):
     """A ResourceClaim. ``status`` is JSON as it was sent."""
 
-    metadata: Metadata
     status: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class UsedClaim(_Object, frozen=True, kw_only=True):
+class UsedClaim(Identified, frozen=True, kw_only=True):
     """A ResourceClaim with who uses it."""
 
-    metadata: Metadata
     spec: _ClaimSpec = _ClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
 
@@ -264,8 +251,7 @@ class SliceSpec(_Object, frozen=True, kw_only=True):
     per_device_node_selection: bool = False
 
 
-class Slice(_Object, frozen=True, kw_only=True):
+class Slice(Identified, frozen=True, kw_only=True):
     """A ResourceSlice."""
 
-    metadata: Metadata
     spec: SliceSpec = SliceSpec()

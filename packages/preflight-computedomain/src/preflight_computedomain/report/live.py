@@ -14,6 +14,7 @@ from preflight_computedomain.api import names
 from preflight_computedomain.api.types import (
     ClaimTemplate,
     ComputeDomain,
+    Identified,
     Metadata,
     Slice,
     UsedClaim,
@@ -24,12 +25,6 @@ _PLUGINS: Final = (
     "app.kubernetes.io/name=preflight-computedomain,app.kubernetes.io/component=kubelet-plugin"
 )
 """As the chart labels the plugin's pods."""
-
-
-class Labeled(msgspec.Struct, frozen=True, kw_only=True):
-    """Any object of which its name and labels are enough."""
-
-    metadata: Metadata
 
 
 class _PodSpec(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
@@ -58,11 +53,11 @@ class ClusterObjects:
     templates: list[ClaimTemplate] = field(default_factory=list)
     claims: list[UsedClaim] = field(default_factory=list)
     slices: list[Slice] = field(default_factory=list)
-    nodes: list[Labeled] = field(default_factory=list)
+    nodes: list[Identified] = field(default_factory=list)
     pods: list[Pod] = field(default_factory=list)
     plugins: list[Pod] = field(default_factory=list)
-    daemons: list[Labeled] = field(default_factory=list)
-    cliques: list[Labeled] = field(default_factory=list)
+    daemons: list[Identified] = field(default_factory=list)
+    cliques: list[Identified] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     served: bool = True
 
@@ -104,11 +99,11 @@ async def _read(client: Client, namespace: str) -> ClusterObjects:
         seen.unread += absent
         return seen
     seen.slices = await every(names.SLICES, Slice, fieldSelector=f"spec.driver={names.DRIVER}")
-    seen.nodes = await every("/api/v1/nodes", Labeled)
+    seen.nodes = await every("/api/v1/nodes", Identified)
     seen.plugins = await every("/api/v1/pods", Pod, labelSelector=_PLUGINS)
-    seen.daemons = await every("/apis/apps/v1/daemonsets", Labeled, labelSelector=names.LABEL)
+    seen.daemons = await every("/apis/apps/v1/daemonsets", Identified, labelSelector=names.LABEL)
     cliques = f"/apis/{names.API_VERSION}/computedomaincliques"
-    seen.cliques = await every(cliques, Labeled, missing=True)
+    seen.cliques = await every(cliques, Identified, missing=True)
     if seen.served or seen.plugins:  # else nobody needs them here
         seen.unread += absent
     return seen
