@@ -10,19 +10,17 @@ import anyio
 import pytest
 from driven import Body, User, leads, template_of, until
 from preflight_computedomain.api.names import (
-    API_VERSION,
     CLAIMS,
     DOMAINS,
     FINALIZER,
     GRANTED,
-    KIND,
     LABEL,
     TARGET_LABEL,
     TEMPLATES,
 )
 from preflight_computedomain.controller.controller import Controller
 from preflight_kube.auth.connection import Connection
-from preflight_kube.client.client import Client, Invalid, KubeError
+from preflight_kube.client.client import Client, Invalid
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio
@@ -138,29 +136,6 @@ async def test_creating_and_deleting_take_three_and_four_requests(
     assert 40 <= deleted <= 44, dict(counts)
 
 
-async def test_a_deleted_computedomain_takes_its_template_along(
-    user: User, controller: Controller
-) -> None:
-    await user.create()
-    await user.ready()
-    await user.delete(DOMAINS, "train-a")
-    await user.gone(DOMAINS, "train-a")
-    assert await user.template() is None
-
-
-async def test_a_template_that_is_deleted_by_hand_comes_back(
-    user: User, controller: Controller
-) -> None:
-    await user.create()
-    await user.ready()
-    before = await user.template()
-    assert before is not None
-    await user.delete(TEMPLATES, "train-a-channel")
-    uid = before["metadata"]["uid"]
-    await until(user.template, lambda found: found and found["metadata"]["uid"] != uid)
-    await user.ready()
-
-
 async def test_a_name_that_is_taken_is_left_alone_named_and_used_once_it_is_free(
     user: User, controller: Controller
 ) -> None:
@@ -196,18 +171,6 @@ async def test_a_quota_that_refuses_the_template_is_told_and_the_template_is_mad
     assert "it is tried again each minute" in message
     await user.client.delete(f"{at}/none")
     await user.ready()
-
-
-async def test_of_two_computedomains_with_one_templates_name_the_second_can_go_and_the_template_stays(
-    user: User, controller: Controller
-) -> None:
-    await user.create("first", wants="train-a-channel")
-    await user.ready("first")
-    await user.create()
-    await user.event("ResourceClaimTemplateConflict")
-    await user.delete(DOMAINS, "train-a")
-    await user.gone(DOMAINS, "train-a")
-    assert await user.template() is not None
 
 
 async def test_labels_and_finalizer_that_were_removed_by_hand_are_put_back(
@@ -271,13 +234,6 @@ async def test_a_template_of_ours_with_its_parameters_in_another_order_is_taken_
         assert await user.template() is None
 
 
-async def test_mode_all_is_ready_and_told(user: User, controller: Controller) -> None:
-    await user.create(mode="All")
-    await user.ready()
-    said = await user.event("UnsupportedAllocationMode")
-    assert "set Single" in said["message"]
-
-
 async def test_a_stale_template_is_swept_and_one_of_a_computedomain_that_lives_is_not(
     target: Connection, user: User
 ) -> None:
@@ -301,15 +257,6 @@ async def test_todays_manifest_is_taken_and_its_mode_is_single(user: User) -> No
     made = await user.create()
     assert made["spec"]["channel"]["allocationMode"] == "Single"
     assert made["spec"]["numNodes"] == 0
-
-
-@pytest.mark.parametrize("spec", [{}, {"channel": {}}, {"channel": {"resourceClaimTemplate": {}}}])
-async def test_a_spec_without_the_templates_name_is_refused(
-    user: User, spec: dict[str, Any]
-) -> None:
-    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "x"}, "spec": spec}
-    with pytest.raises(KubeError):
-        await user.client.create(user.at(DOMAINS), body)
 
 
 async def test_what_an_api_server_forgets_or_restarts_is_caught_up_with(

@@ -56,14 +56,6 @@ async def test_a_fact_that_cannot_be_had_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-async def test_without_the_imex_driver_the_plugin_does_not_start(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "devices").write_text("Character devices:\n195 nvidia\n")
-    with pytest.raises(Unfit, match="NVreg_CreateImexChannel0=1"):
-        ChannelMajor(environ)()
-
-
 async def test_the_major_is_that_of_the_driver_of_now_and_each_change_is_logged_once(
     environ: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,22 +99,6 @@ async def test_the_clique_is_read_at_the_start_and_anew() -> None:
     assert await owner.start() == owner.current == CLIQUE
     nvml.gpus = []
     assert await owner.refreshed() == owner.current == ""
-
-
-@pytest.mark.parametrize(
-    ("nvml", "word"),
-    [
-        (Fake("570.124.06", (GPU,)), "570.124.06"),
-        (Fake(gpus=(FabricInfo("GPU-1", 2),)), "refusing to start"),
-        (
-            Fake(gpus=(GPU, FabricInfo("GPU-2", COMPLETED, 0, bytes(range(16)), 4))),
-            "2 NVLink cliques",
-        ),
-    ],
-)
-async def test_a_node_that_does_not_fit_is_one_sentence(nvml: Fake, word: str) -> None:
-    with pytest.raises(Unfit, match=word):
-        await CliqueOwner(nvml).start()
 
 
 async def test_what_nvml_cannot_say_later_leaves_the_clique_as_it_was() -> None:
@@ -186,8 +162,3 @@ async def test_a_machine_without_nvml_is_one_sentence() -> None:
             await CliqueOwner(partial(library.read, "")).start()
     else:
         pytest.skip("this machine has NVML")
-
-
-async def test_a_driver_root_without_the_library_names_the_places(tmp_path: Path) -> None:
-    with pytest.raises(NvmlUnavailable, match=r"usr/lib64.*nvidiaDriverRoot"):
-        library.read(str(tmp_path))

@@ -18,7 +18,6 @@ import pytest
 from driven import User, until
 from kubelet import Kubelet
 from preflight_computedomain.api.names import (
-    CLAIMS,
     DRIVER,
     SLICES,
     cdi_file,
@@ -245,23 +244,6 @@ async def test_what_is_offered_follows_clique_and_driver(
     assert (await world.ask("/readyz"))[1].startswith("GPU GPU-1: its registration")
     world.nvml.infos = joined
     await until(lambda: offers(*channel(CLIQUE, "580.65.6")))
-
-
-async def test_what_waiting_does_not_mend_is_refused_at_once_in_words(world: World) -> None:
-    uid = (await world.user.create())["metadata"]["uid"]
-    async with Client(world.target, agent="neighbor") as client:
-        neighbor = User(client)
-        await neighbor.begin()
-        theirs = (await neighbor.create())["metadata"]["uid"]
-    foreign = ref(await world.user.claim("foreign", theirs, world.name))
-    gone = ref(await world.user.claim("gone", uid, world.name))
-    await world.user.delete(CLAIMS, "gone")
-    answer = await world.kubelet.prepare([foreign, gone])
-    assert "has been deleted or belongs to another namespace" in answer[foreign.uid].error
-    assert "the claim has been deleted" in answer[gone.uid].error
-    await world.user.claim("gone", uid, world.name)
-    assert "is another claim by now" in (await world.kubelet.prepare([gone]))[gone.uid].error
-    assert list(world.cdi.iterdir()) == []
 
 
 async def test_health_is_asked_through_the_sockets(world: World) -> None:

@@ -280,18 +280,6 @@ async def test_a_refused_registration_is_logged_and_tried_anew(
     assert world.serving.registered
 
 
-async def test_two_plugins_that_overlap_on_a_node_give_the_channel_once(world: World) -> None:
-    other = world.node.page()
-    await world.kubelet.register()
-    answers = await asyncio.gather(
-        *(other.prepare([ref(number)]) for number in (1, 3)),
-        world.kubelet.prepare([ref(2)]),
-        return_exceptions=True,
-    )
-    assert len(answers) == 3
-    assert list(world.node.states().values()).count(COMPLETED) == 1
-
-
 async def test_a_stopping_plugin_is_not_found_any_more_while_it_finishes_a_call(
     world: World,
 ) -> None:

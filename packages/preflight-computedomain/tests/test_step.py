@@ -133,15 +133,6 @@ def test_a_name_that_no_template_can_have_is_told_and_the_domain_can_go(
     assert "odd" not in world.domains
 
 
-def test_a_foreign_template_survives_the_domain(world: World) -> None:
-    world.create_template(FOREIGN)
-    world.look("d")
-    world.delete(world.domains, "d")
-    world.look("d")
-    assert list(world.templates) == ["t"]
-    assert world.domains == {}
-
-
 @pytest.mark.parametrize(
     "label",
     [
@@ -170,30 +161,6 @@ def test_who_wants_the_template_of_another_computedomain_is_not_told_to_delete_i
     assert "delete" not in event.message
 
 
-def test_labels_and_finalizer_removed_by_hand_are_put_back_by_one_patch(world: World) -> None:
-    world.look("d")
-    good = {key: world.templates["t"]["metadata"][key] for key in ("labels", "finalizers")}
-    world.templates["t"]["metadata"].update(labels={"app": "x"}, finalizers=["theirs/f"])
-    said = reconcile(world.domain("d"), world.seen())
-    assert [one.kind for one in said.actions] == ["PatchTemplate"]
-    world.look("d")
-    metadata = world.templates["t"]["metadata"]
-    assert metadata["labels"] == {"app": "x", **good["labels"]}
-    assert metadata["finalizers"] == ["theirs/f", FINALIZER]
-
-
-def test_a_template_with_its_parameters_in_another_order_is_ours(world: World) -> None:
-    body = template.body(world.domain("d"))
-    (config,) = body["spec"]["spec"]["devices"]["config"]
-    config["opaque"]["parameters"] = dict(reversed(config["opaque"]["parameters"].items()))
-    world.create_template(body)
-    world.look("d")
-    assert status(world) == READY
-    world.delete(world.domains, "d")
-    world.look("d")
-    assert world.templates == {}
-
-
 def test_all_is_ready_and_warned_about(world: World) -> None:
     world.create_domain("all", "t-all", mode="All")
     world.look("all")
@@ -215,35 +182,6 @@ def test_a_domain_waits_for_foreign_finalizers_of_its_template(world: World) -> 
     world.finalizers(world.templates, "t", [])
     world.look("d")
     assert world.domains == {}
-
-
-@pytest.mark.parametrize("requests", range(5))
-def test_a_controller_that_dies_between_requests_is_picked_up(requests: int) -> None:
-    world = World()
-    world.create_domain("d", "t")
-    for turn in range(2):
-        world.dies_after = requests
-        with contextlib.suppress(Died):
-            world.look("d")
-        world.dies_after = None
-        world.look("d")
-        if turn == 0:
-            assert (status(world), list(world.templates)) == (READY, ["t"])
-            world.delete(world.domains, "d")
-    assert (world.domains, world.templates) == ({}, {})
-
-
-def test_a_stale_template_is_swept_only_when_its_domain_is_gone(world: World) -> None:
-    world.look("d")
-    seen = world.seen()
-    world.finalizers(world.domains, "d", [])
-    world.delete(world.domains, "d")
-    assert world.domains == {}
-    world.look_everywhere()
-    assert world.templates == {}
-    world.create_domain("d", "t")
-    world.look("d")
-    assert template.owner(seen[0]) != world.domain("d").metadata.uid
 
 
 def test_nothing_of_the_other_mode_is_swept() -> None:

@@ -59,14 +59,6 @@ def test_nobody_waits_before_the_first_attempt_nor_for_the_calls_of_others(node:
     assert played(calls) == 0
 
 
-async def down(node: Node) -> None:
-    node.cluster.down = True
-
-
-async def silent(node: Node) -> None:
-    never_answers(node)
-
-
 def never_answers(node: Node) -> None:
     async def never(namespace: str, name: str) -> Any:
         await asyncio.Event().wait()
@@ -97,8 +89,6 @@ async def full(node: Node) -> None:
 @pytest.mark.parametrize(
     ("trouble", "cause"),
     [
-        (down, "https://10.0.0.1: no answer"),
-        (silent, "the API server has not answered in time"),
         (down_and_then_silent, "https://10.0.0.1: no answer"),
         (in_use, "channel 0 of this node is prepared for claim team-a/claim-2"),
         (locked, "another process has held the lock"),

@@ -165,8 +165,6 @@ class ClaimStore:
     def unprepare(self, uid: str) -> bool:
         """Leave nothing of the claim; whether there was an entry."""
         claims = dict(self._read().claims)
-        if not names.fits_as_uid(uid):  # names no file; nothing of it can be prepared
-            return False
         self._disk.remove(self._file(uid))
         if claims.pop(uid, None) is None:
             return False
