@@ -63,7 +63,7 @@ class GrpcServer:
         """The kubelet's last word."""
         self._dra = _Socket(folder / "dra.sock", _services(claims, metrics))
         methods: dict[str, _Unary] = {
-            "GetInfo": (kubelet.InfoRequest, self._info),
+            "GetInfo": (kubelet.Nothing, self._info),
             "NotifyRegistrationStatus": (kubelet.RegistrationStatus, self._status),
         }
         self._registration = _Socket(registry / f"{DRIVER}-reg.sock", {_REGISTRATION: methods})
@@ -112,10 +112,8 @@ class GrpcServer:
         """Tell whether both sockets answer as the kubelet asks: who are you, prepare nothing."""
         info, prepare = f"/{_REGISTRATION}/GetInfo", f"/{_service(_VERSIONS[0])}/{PREPARE}"
         try:
-            name = await self._registration.ask(info, bytes(kubelet.InfoRequest()), patience)
-            done = await self._dra.ask(
-                prepare, bytes(kubelet.NodePrepareResourcesRequest()), patience
-            )
+            name = await self._registration.ask(info, bytes(kubelet.Nothing()), patience)
+            done = await self._dra.ask(prepare, bytes(kubelet.Claims()), patience)
             return (
                 kubelet.PluginInfo.parse(name).name == DRIVER
                 and not kubelet.NodePrepareResourcesResponse.parse(done).claims
@@ -125,7 +123,7 @@ class GrpcServer:
 
     # --- how the kubelet gets to know the plugin
 
-    async def _info(self, request: kubelet.InfoRequest) -> kubelet.PluginInfo:
+    async def _info(self, request: kubelet.Nothing) -> kubelet.PluginInfo:
         return kubelet.PluginInfo(
             type="DRAPlugin",
             name=DRIVER,
@@ -133,9 +131,7 @@ class GrpcServer:
             supported_versions=[f"{version}.DRAPlugin" for version in _VERSIONS],
         )
 
-    async def _status(
-        self, request: kubelet.RegistrationStatus
-    ) -> kubelet.RegistrationStatusResponse:
+    async def _status(self, request: kubelet.RegistrationStatus) -> kubelet.Nothing:
         self.registered = request.plugin_registered
         if self.registered:
             _log.info("registered with the kubelet")
@@ -144,7 +140,7 @@ class GrpcServer:
         else:
             _log.error("the kubelet refuses the plugin", error=one_line(request.error, 500))
             self._refused.set()
-        return kubelet.RegistrationStatusResponse()
+        return kubelet.Nothing()
 
 
 class _Socket:
@@ -268,7 +264,7 @@ def _services(claims: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[s
             return await call(KubeletClaim(item.namespace, item.name, item.uid) for item in asked)
 
     async def prepare(
-        request: kubelet.NodePrepareResourcesRequest,
+        request: kubelet.Claims,
     ) -> kubelet.NodePrepareResourcesResponse:
         if not request.claims:  # as the liveness probe asks: no call of the kubelet's to be counted
             return kubelet.NodePrepareResourcesResponse()
@@ -278,7 +274,7 @@ def _services(claims: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[s
         )
 
     async def unprepare(
-        request: kubelet.NodeUnprepareResourcesRequest,
+        request: kubelet.Claims,
     ) -> kubelet.NodeUnprepareResourcesResponse:
         answers = await measured(UNPREPARE, claims.unprepare, request.claims)
         errors = {
@@ -288,8 +284,8 @@ def _services(claims: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[s
         return kubelet.NodeUnprepareResourcesResponse(claims=errors)
 
     methods: dict[str, _Unary] = {
-        PREPARE: (kubelet.NodePrepareResourcesRequest, prepare),
-        UNPREPARE: (kubelet.NodeUnprepareResourcesRequest, unprepare),
+        PREPARE: (kubelet.Claims, prepare),
+        UNPREPARE: (kubelet.Claims, unprepare),
     }
     return {_service(version): methods for version in _VERSIONS}
 

@@ -6,17 +6,15 @@
 
 __all__ = (
     "Claim",
+    "Claims",
     "Device",
-    "InfoRequest",
     "NodePrepareResourceResponse",
-    "NodePrepareResourcesRequest",
     "NodePrepareResourcesResponse",
     "NodeUnprepareResourceResponse",
-    "NodeUnprepareResourcesRequest",
     "NodeUnprepareResourcesResponse",
+    "Nothing",
     "PluginInfo",
     "RegistrationStatus",
-    "RegistrationStatusResponse",
 )
 
 from dataclasses import dataclass
@@ -42,6 +40,14 @@ default_message_pool.register_message("kubelet", "Claim", Claim)
 
 
 @dataclass(eq=False, repr=False)
+class Claims(betterproto2.Message):
+    claims: "list[Claim]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
+
+
+default_message_pool.register_message("kubelet", "Claims", Claims)
+
+
+@dataclass(eq=False, repr=False)
 class Device(betterproto2.Message):
     request_names: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
 
@@ -51,18 +57,8 @@ class Device(betterproto2.Message):
 
     cdi_device_ids: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
 
-    share_id: "str | None" = betterproto2.field(5, betterproto2.TYPE_STRING, optional=True)
-
 
 default_message_pool.register_message("kubelet", "Device", Device)
-
-
-@dataclass(eq=False, repr=False)
-class InfoRequest(betterproto2.Message):
-    pass
-
-
-default_message_pool.register_message("kubelet", "InfoRequest", InfoRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -74,16 +70,6 @@ class NodePrepareResourceResponse(betterproto2.Message):
 
 default_message_pool.register_message(
     "kubelet", "NodePrepareResourceResponse", NodePrepareResourceResponse
-)
-
-
-@dataclass(eq=False, repr=False)
-class NodePrepareResourcesRequest(betterproto2.Message):
-    claims: "list[Claim]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
-
-
-default_message_pool.register_message(
-    "kubelet", "NodePrepareResourcesRequest", NodePrepareResourcesRequest
 )
 
 
@@ -112,16 +98,6 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class NodeUnprepareResourcesRequest(betterproto2.Message):
-    claims: "list[Claim]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
-
-
-default_message_pool.register_message(
-    "kubelet", "NodeUnprepareResourcesRequest", NodeUnprepareResourcesRequest
-)
-
-
-@dataclass(eq=False, repr=False)
 class NodeUnprepareResourcesResponse(betterproto2.Message):
     claims: "dict[str, NodeUnprepareResourceResponse]" = betterproto2.field(
         1,
@@ -133,6 +109,14 @@ class NodeUnprepareResourcesResponse(betterproto2.Message):
 default_message_pool.register_message(
     "kubelet", "NodeUnprepareResourcesResponse", NodeUnprepareResourcesResponse
 )
+
+
+@dataclass(eq=False, repr=False)
+class Nothing(betterproto2.Message):
+    pass
+
+
+default_message_pool.register_message("kubelet", "Nothing", Nothing)
 
 
 @dataclass(eq=False, repr=False)
@@ -157,13 +141,3 @@ class RegistrationStatus(betterproto2.Message):
 
 
 default_message_pool.register_message("kubelet", "RegistrationStatus", RegistrationStatus)
-
-
-@dataclass(eq=False, repr=False)
-class RegistrationStatusResponse(betterproto2.Message):
-    pass
-
-
-default_message_pool.register_message(
-    "kubelet", "RegistrationStatusResponse", RegistrationStatusResponse
-)
