@@ -59,6 +59,24 @@ def gpu_claims(
     return tuple(sorted(gives))
 
 
+def updated_gpu_claims(
+    pod: PodSpec,
+    before: PodSpec,
+    gave: Collection[str],
+    classes: Mapping[ClaimRef, Collection[str]],
+    of_gpus: tuple[str, ...],
+) -> tuple[str, ...]:
+    """As :func:`gpu_claims`, of a pod's template that was ``before``: what ``gave`` GPUs then does
+    so under any name, and a name that did so where nobody knows what it refers to now.
+    """
+    refs, old = claim_refs(pod), claim_refs(before)
+    known = {*old.values(), *classes}
+    given = {old.get(name) for name in gave}
+    given |= {ref for name in gave if (ref := refs.get(name)) not in known}
+    kept = {name for name, ref in refs.items() if ref in given}
+    return tuple(sorted(kept.union(gpu_claims(pod, classes, of_gpus))))
+
+
 @lru_cache(maxsize=16)
 def gpu_resources(config: Config) -> tuple[str, ...]:
     """Globs of the resources that are GPUs, those that stand for a device class among them."""
@@ -163,3 +181,17 @@ def refuse_claims(
                     f'{where} ("{shown(str(name), 63)}") asks for a device of class "{shown(device_class)}", and a pod cannot have two channels of a node; '
                     f"remove it, or {ENABLED}"
                 )
+
+
+def refuse_unknown(pod: PodSpec, known: Collection[ClaimRef]) -> None:
+    """Refuse a claim that does not exist, as it may be the one that gives the GPUs.
+
+    Raises :class:`CliqueRefused`.
+    """
+    used = {name for place in pod.everyone() for name in claims_of(place.container)}
+    for name, ref in claim_refs(pod).items():
+        if name in used and ref not in known:
+            raise CliqueRefused(
+                f'its claim "{shown(name, 63)}" names the {ref.kind} {shown(ref.name)}, which does not exist, and may be the one that gives it GPUs; '
+                "create that first"
+            )

@@ -157,7 +157,7 @@ class _Admission(NamedTuple):
         of_gpus = claims.gpu_claims(pod, classes, config.gpu_device_classes)
         used = claims.places(pod, config, of_gpus)
         if not used:
-            _refuse_unknown(pod, classes)
+            claims.refuse_unknown(pod, classes)
             own = (meta.annotations or {}).get(names.ENABLED) == "true"
             warned = (claims.without_gpus(config),) if own else ()
             return ReviewAnswer("no-gpu", patch=self._unmarked(), warnings=warned)
@@ -174,13 +174,13 @@ class _Admission(NamedTuple):
             notes = (*notes, CLASS_WITHOUT_EFFECT)
         return ReviewAnswer("injected" if patch else "unchanged", "", patch, notes, decision)
 
-    def _lookups(self, pod: PodSpec, stored: PodClique | None = None) -> ReviewAnswer | None:
-        """Ask what a pod's own claims are; not of those that the ``stored`` one has."""
+    def _lookups(self, pod: PodSpec, before: PodSpec | None = None) -> ReviewAnswer | None:
+        """Ask what a pod's own claims are; not of those that it had ``before``."""
         refs = {ref for entry, ref in claims.claim_refs(pod).items() if entry != names.CLAIM}
         if not refs or self.known.classes is not None:
             return None
-        if stored is not None:
-            refs -= {*claims.claim_refs(types.decode_pod(stored.spec.pod_spec)).values()}
+        if before is not None:
+            refs -= {*claims.claim_refs(before).values()}
         if len(refs) > MOST_LOOKUPS:
             raise CliqueRefused(
                 f"its pods name {len(refs)} resource claims and templates, more than the {MOST_LOOKUPS} that are looked up; name fewer, or remove {names.ENABLED}"
@@ -254,21 +254,18 @@ class _Admission(NamedTuple):
         pod = types.decode_pod(clique.spec.pod_spec)
         own = meta.annotation(names.GROVE_MNNVL_GROUP)
         claims.refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
-        claims.refuse_claims(pod, pod_claim(decision), known.classes or {})
-        if (answer := self._lookups(pod, stored)) is not None:
+        classes = known.classes or {}
+        claims.refuse_claims(pod, pod_claim(decision), classes)
+        before = types.decode_pod(stored.spec.pod_spec) if pod.resource_claims else PodSpec()
+        if (answer := self._lookups(pod, before)) is not None:
             return answer
-        refs = claims.claim_refs(pod)
-        before = claims.claim_refs(types.decode_pod(stored.spec.pod_spec)) if refs else {}
-        classes = dict[ClaimRef, Collection[str]](dict.fromkeys(before.values(), ()))
-        classes |= known.classes or {}
-        given = {before.get(name) for name in decision.gpu_claims}
-        given |= {ref for name in decision.gpu_claims if (ref := refs.get(name)) not in classes}
-        kept = {name for name, ref in refs.items() if ref in given}
-        of_gpus = kept.union(claims.gpu_claims(pod, classes, config.gpu_device_classes))
-        decision = msgspec.structs.replace(decision, gpu_claims=tuple(sorted(of_gpus)))
-        used = claims.places(pod, config, decision.gpu_claims)
+        of_gpus = claims.updated_gpu_claims(
+            pod, before, decision.gpu_claims, classes, config.gpu_device_classes
+        )
+        decision = msgspec.structs.replace(decision, gpu_claims=of_gpus)
+        used = claims.places(pod, config, of_gpus)
         if not used:
-            _refuse_unknown(pod, classes)
+            claims.refuse_unknown(pod, {*claims.claim_refs(before).values(), *classes})
         keys = {key: value for key in names.KEYS if (value := old.annotation(key)) is not None}
         without = [key for key in names.KEYS if key not in keys]
         patch = self._patch(pod, decision, used=used, keys=keys, without=without)
@@ -283,20 +280,21 @@ class _Admission(NamedTuple):
             # Nothing is refused that was stored before.
             with suppress(types.BadObject, CliqueRefused):
                 pod = types.decode_pod(clique.spec.pod_spec)
-                if claims.places(pod, config, ()):
+                if used := claims.places(pod, config, ()):
                     # Some of its pods would join a domain, and those that run would not.
                     late = "asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one"
                     warned = (f"PodClique {shown(meta.name)} {late}",)
-                if (answer := self._restored(pod, wish, now)) is not None:
+                if (answer := self._restored(pod, wish, used, now)) is not None:
                     return answer
         return ReviewAnswer("not-enabled", patch=self._unmarked(), warnings=warned)
 
-    def _restored(self, pod: PodSpec, wish: FabricRequest, now: int) -> ReviewAnswer | None:
+    def _restored(
+        self, pod: PodSpec, wish: FabricRequest, used: list[types.ContainerPlace], now: int
+    ) -> ReviewAnswer | None:
         """Grove writes a decision away where no webhook answers; the domain is its second copy."""
-        meta, config, known = self
+        meta, _, known = self
         if known.set_ is None or wish.group is not None or not known.support.ok:
             return None
-        used = claims.places(pod, config, ())
         decision = self._decision(pod, wish, restored=now)
         there = known.taken(decision.cd)
         if not used or there is None or there.going:
@@ -321,17 +319,6 @@ class _Admission(NamedTuple):
     def _unmarked(self) -> tuple[Operation, ...]:
         """A decision that a template brought along must go: the controller would follow it."""
         return tuple(annotate(self.meta.annotations, {}, (names.DECISION,)))
-
-
-def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -> None:
-    """A claim that does not exist may be the one that gives the GPUs."""
-    used = {name for place in pod.everyone() for name in claims.claims_of(place.container)}
-    for name, ref in claims.claim_refs(pod).items():
-        if name in used and ref not in classes:
-            raise CliqueRefused(
-                f'its claim "{shown(name, 63)}" names the {ref.kind} {shown(ref.name)}, which does not exist, and may be the one that gives it GPUs; '
-                "create that first"
-            )
 
 
 # --- the claim in a pod's template, as a JSONPatch on what is there; a second one is empty
