@@ -370,18 +370,6 @@ def test_what_cannot_be_had_is_refused_in_one_sentence(found: Object, why: str) 
     )
 
 
-def test_a_users_claim_for_a_channel_is_refused() -> None:
-    spec = pod(resourceClaims=[{"name": "own", "resourceClaimName": "c"}])
-    answer = admit(
-        enrolled(spec),
-        classes={ClaimRef("ResourceClaim", "c"): ["compute-domain-default-channel.nvidia.com"]},
-    )
-    assert (
-        'spec.podSpec.resourceClaims[0] ("own") asks for a device of class "compute-domain-default-channel.nvidia.com"'
-        in answer.message
-    )
-
-
 def by_name(*there: Metadata) -> Callable[[str], Metadata | None]:
     """As the webhook finds them, by name or uid."""
     return {key: one for one in there for key in (one.name, one.uid)}.get
@@ -740,40 +728,6 @@ def test_a_patch_twice_is_a_patch_once_and_touches_nothing_else(
     assert _without_ours(once) == _without_ours(found)
 
 
-@given(podcliques(), st.sampled_from(["before", "after"]))
-def test_another_webhook_before_or_after_leads_to_the_same_pod(found: Object, order: str) -> None:
-    """One that puts an init container with GPUs in front, as Preflight's does for pods, and is
-    called again when somebody else changed something.
-    """
-
-    def other(one: Object) -> Object:
-        done = copy.deepcopy(one)
-        kept = [
-            c
-            for c in done["spec"]["podSpec"].get("initContainers", [])
-            if c["name"] != "preflight-x"
-        ]
-        present = [
-            c
-            for c in done["spec"]["podSpec"].get("initContainers", [])
-            if c["name"] == "preflight-x"
-        ]
-        done["spec"]["podSpec"]["initContainers"] = [
-            *(present or [container("preflight-x", 1)]),
-            *kept,
-        ]
-        return done
-
-    def ours(one: Object) -> Object:
-        return patched(one, admit(one, classes=OTHERS))
-
-    first, second = (other, ours) if order == "before" else (ours, other)
-    done = second(first(found))
-    settled = ours(done)
-    assert settled == ours(other(ours(found)))
-    assert ours(settled) == settled
-
-
 def _without_ours(found: Object) -> Object:
     done = copy.deepcopy(found)
     spec = done["spec"]["podSpec"]
@@ -850,21 +804,3 @@ def test_hostile_objects_never_raise(value: object, where: str, literal: bool) -
             and isinstance(found.get("metadata"), dict)
         ):
             applied(found, list(answer.patch))
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"null",
-        b"[" * 100_000,
-        b'{"metadata":' * 50_000,
-        b'{"metadata":{"name":"\xff"}}',
-        b'{"spec":1e999}',
-    ],
-)
-def test_bytes_that_are_no_object_are_refused(raw: bytes) -> None:
-    for review in (Review("CREATE", "default", raw), Review("UPDATE", "default", raw, raw)):
-        answer = decide(review, DRIVER, ClusterView(support(DRIVER), None, True, {}))
-        assert not answer.allowed
-        assert len(answer.message) < 400

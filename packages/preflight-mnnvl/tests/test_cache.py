@@ -130,32 +130,6 @@ def test_a_domain_that_goes_is_remembered_as_lost_while_somebody_needs_it_and_no
     assert one.mirror.view(CD).lost == ""
 
 
-GOING = {"deletion_timestamp": "2027-01-15T08:00:00Z"}
-
-
-def test_a_set_that_is_applied_anew_has_lost_nothing_however_slowly_the_old_domain_ends() -> None:
-    one = Seeing()
-    one.mirror.set_as(a_set("old"))
-    one.mirror.clique("old", clique(uid="old"))
-    one.mirror.part_as("domain", domain("1"))
-    one.mirror.part_as("domain", domain("2", **GOING))
-    one.mirror.clique("old", None)
-    one.mirror.set_as(a_set("old"), gone=True)
-    one.mirror.set_as(a_set("new"))
-    one.mirror.clique("new", clique(uid="new"))
-    one.mirror.part_as("domain", domain("2", **GOING), gone=True)
-    assert one.mirror.view(CD).lost == ""
-
-
-def test_a_replica_that_is_scaled_away_and_back_has_lost_nothing() -> None:
-    one = Seeing()
-    one.mirror.part_as("domain", domain("1"))
-    one.mirror.part_as("domain", domain("2", **GOING))
-    one.mirror.clique("later", clique(uid="later"))
-    one.mirror.part_as("domain", domain("2", **GOING), gone=True)
-    assert one.mirror.view(CD).lost == ""
-
-
 def test_how_many_replicas_a_set_has_now_is_seen_at_its_domains() -> None:
     one = Seeing()
     one.mirror.clique("u", clique())
@@ -163,19 +137,6 @@ def test_how_many_replicas_a_set_has_now_is_seen_at_its_domains() -> None:
         one.told()
         one.mirror.set_as(a_set("s", replicas, str(replicas)))
         assert (one.mirror.view(CD).replicas, CD in one.told()) == (replicas, True)
-
-
-def test_a_replica_that_does_not_lead_keeps_nothing_of_sets_that_are_gone() -> None:
-    one = Seeing()
-    for i in range(30):
-        one.mirror.clique(f"u{i}", clique(uid=f"u{i}"))
-        one.mirror.part_as("domain", domain(f"{i}1", uid=f"d{i}"))
-        one.mirror.part_as("domain", domain(f"{i}1", uid=f"d{i}"), gone=True)
-        assert len(one.mirror.lost) == 1
-        one.mirror.clique(f"u{i}", None)
-        assert one.mirror.lost == {}
-    one.mirror.clique("u", clique())
-    assert one.mirror.view(CD).lost == ""  # and leads
 
 
 def test_what_is_lost_is_forgotten_with_its_set() -> None:
@@ -308,13 +269,6 @@ def test_a_podclique_that_has_lost_its_gpus_needs_no_claim(gpus: object, without
     stored = patched(found, admit(found))
     stored["spec"]["podSpec"] = {"containers": [container(gpus=gpus)]}
     assert lacks_claim(msgspec.json.decode(json.dumps(stored), type=PodClique), DRIVER) is without
-
-
-def test_a_podclique_that_has_its_claim_is_not_counted() -> None:
-    one = Seeing()
-    one.mirror.set_as(set_("set"))
-    one.mirror.clique("u", clique())
-    assert one.mirror.unclaimed() == []
 
 
 def test_a_podgangs_key_is_no_domains() -> None:

@@ -64,17 +64,6 @@ async def test_apply_of_a_wrong_set_ends_with_our_sentence(
         assert await space.grove.all("podcliquesets") == {}
 
 
-async def test_apply_of_an_odd_value_warns(server: ApiServer, tmp_path: Path) -> None:
-    odd = pcs("t", [clique("w")], annotations={"grove.io/mnnvl-enabled": "True"})
-    async with (
-        space_of(server, tmp_path, DRIVER, webhook=True) as space,
-        registered(space, DRIVER, tmp_path / "tls"),
-    ):
-        status, said = await Kubectl(space, tmp_path).run("apply", "-f", "-", body=odd)
-        warning = 'grove.io/mnnvl-enabled is "True"; only "true" switches it on'
-        assert (status, f"Warning: metadata.annotations: {warning}" in said) == (0, True), said
-
-
 async def test_the_description_of_a_set_tells_what_became_of_its_domains_and_what_to_do(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ from cliques import (
     SERVED,
     admit,
     clique,
-    container,
     group,
     makes,
     on_update,
@@ -43,18 +42,6 @@ def cluster_of(*sets: dict[str, object], labels: str = "grove", literal: bool = 
     for one in sets:
         cluster.apply(one)
     return cluster
-
-
-def test_t1_a_domain_is_adopted_only_by_a_gang_that_is_stored_and_has_a_uid() -> None:
-    cluster = cluster_of(pcs("t", [clique("w")], annotations=ON))
-    cluster.cliques("t")
-    cluster.settle()
-    assert cluster.domains() == {"t-0-cd": "PodCliqueSet t"}
-    cluster.gangs("t")
-    cluster.settle()
-    assert cluster.domains() == {"t-0-cd": "PodGang t-0"}
-    uid = cluster.store["cd"]["t-0-cd"]["metadata"]["ownerReferences"][0]["uid"]
-    assert uid == cluster.store["pg"]["t-0"]["metadata"]["uid"]
 
 
 def test_t3_the_gang_is_that_of_the_label_whatever_the_index_is() -> None:
@@ -145,26 +132,6 @@ def test_t7_admission_makes_nothing_and_the_controller_all_that_a_stored_podcliq
     assert (cluster.store["cd"], cluster.store["claim"]) == ({}, {})
     assert [body["kind"] for body in makes(found)] == ["ComputeDomain"]
     assert [body["kind"] for body in makes(found, LITERAL)] == ["ComputeDomain", "ResourceClaim"]
-
-
-@pytest.mark.parametrize("labels", ["grove", "requirement"])
-def test_t8_groves_reapplications_are_stored_never_and_change_nothing(labels: str) -> None:
-    set_ = pcs(
-        "t",
-        [clique("w"), clique("v"), clique("cpu", gpus=None)],
-        [group("g", ["v"], None, 3, 1)],
-        ON,
-        replicas=2,
-    )
-    cluster = cluster_of(set_, labels=labels)
-    cluster.grove("t")
-    before = json.dumps(cluster.store, sort_keys=True)
-    writes = len(cluster.writes)
-    for _ in range(10):
-        assert cluster.cliques("t") == 0
-        cluster.turn()
-    assert json.dumps(cluster.store, sort_keys=True) == before
-    assert len(cluster.writes) == writes
 
 
 def test_t9_annotations_of_set_and_group_arrive_though_grove_does_not_copy_them() -> None:
@@ -290,21 +257,6 @@ def test_t14_a_set_that_needs_more_nodes_than_carry_the_label_is_warned_of() -> 
         warnings(set_, plan(set_, DRIVER), DRIVER, judge(SERVED._replace(fabric_nodes=12), DRIVER))
         == []
     )
-
-
-def test_t15_a_second_call_changes_nothing() -> None:
-    found = podclique(
-        "t-0-w",
-        "t",
-        annotations=ON,
-        pod={
-            "containers": [container(), container("side", None)],
-            "initContainers": [container("warm", 1)],
-        },
-    )
-    once = patched(found, admit(found))
-    second = admit(once)
-    assert (second.result, second.patch) == ("unchanged", ())
 
 
 def test_t16_an_unknown_scope_is_refused_with_the_three_that_there_are() -> None:

@@ -4,15 +4,12 @@ and what is never touched.
 
 from __future__ import annotations
 
-import json
-from itertools import permutations
 from typing import Any
 
 import msgspec
 import pytest
 from cliques import (
     BY_CLIQUE,
-    BY_GROUP,
     DRIVER,
     LITERAL,
     ON,
@@ -27,14 +24,12 @@ from cliques import (
 from grove_world import NOW, Cluster, announcements
 from preflight_kube.runtime.events import Regarding
 from preflight_mnnvl.api.names import DECISION
-from preflight_mnnvl.api.types import Metadata, PodClique
+from preflight_mnnvl.api.types import PodClique
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.domain import announcement
 from preflight_mnnvl.core.reasons import MOST_SUBJECTS, about, refused_announcement
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import DomainMember, Ignored, member_of, wanted
 from preflight_mnnvl.core.support import ClusterFacts, judge
-from preflight_mnnvl.report.show import show
 
 
 def cluster(config: Config = DRIVER, **steps: bool) -> Cluster:
@@ -179,22 +174,6 @@ def test_a_gang_that_is_going_adopts_nothing() -> None:
     assert announcements(found.world()) == {}
 
 
-def test_a_gang_is_announced_only_when_all_its_domains_are_its_own() -> None:
-    found = Cluster(DRIVER)
-    found.apply(pcs("t", [clique("a", annotations=BY_CLIQUE), clique("b", annotations=BY_CLIQUE)]))
-    found.grove("t")
-    del found.store["pg"]["t-0"]["metadata"]["annotations"]
-    assert list(announcements(found.world())) == [("default", "t-0")]
-    found.store["cd"]["t-0-b-cd"]["metadata"]["ownerReferences"][0]["uid"] = "other"
-    assert announcements(found.world()) == {}
-    assert (
-        announcement(
-            Metadata(name="g", uid="u", annotations={"grove.io/mnnvl-resources-adopted": "true"})
-        )
-        is None
-    )
-
-
 @pytest.mark.parametrize("change", ["more owners", "other owner", "no controller"])
 def test_any_owner_but_the_one_is_replaced(change: str) -> None:
     found = cluster()
@@ -275,51 +254,6 @@ def test_of_several_gangs_the_base_is_taken() -> None:
         [_member("t-0-g-1-w", "t-0-g-0", group="t-0-g", index="1"), _member("t-0-w", "t-0")]
     ).values()
     assert (one.gang, len(one.members)) == ("t-0", 2)
-
-
-def test_a_podclique_with_the_name_of_another_sets_domain_is_ignored_and_shown() -> None:
-    found = Cluster(DRIVER)
-    found.apply(pcs("llm", [clique("w")], [group("pool", ["w"], BY_GROUP)]))
-    found.apply(pcs("llm-0-pool", [clique("v")], annotations=ON))
-    found.grove("llm")
-    found.cliques("llm-0-pool")
-    forged = found.store["pclq"]["llm-0-pool-0-v"]["metadata"]["annotations"]
-    of = msgspec.json.decode(forged[DECISION])
-    of.update(cd="llm-0-pool-0-cd", claim="llm-0-pool-0-mnnvl-claim")
-    forged[DECISION] = json.dumps(of)
-    world = found.world()
-    (one,) = world.wanted().values()
-    assert [member.name for member in one.members] == ["llm-0-pool-0-w"]
-    text = show(world, [], DRIVER, support(DRIVER), NOW)
-    assert "ignored  PodClique default/llm-0-pool-0-v: the annotation" in text
-
-
-@pytest.mark.parametrize("order", list(permutations(range(4))))
-def test_two_groups_in_one_gang_lose_nothing_in_whatever_order_they_come(
-    order: tuple[int, ...],
-) -> None:
-    found = Cluster(DRIVER)
-    groups = [group("prefill", ["p"], BY_GROUP), group("decode", ["d"], BY_GROUP)]
-    found.apply(pcs("t", [clique("p"), clique("d")], groups))
-    found.gangs("t")
-    found.cliques("t")
-    stored = found.store["pclq"]
-    waiting = [stored.pop("t-0-prefill-0-p"), stored.pop("t-0-decode-0-d")]
-    steps = [
-        lambda: stored.update({waiting[0]["metadata"]["name"]: waiting[0]}),
-        lambda: stored.update({waiting[1]["metadata"]["name"]: waiting[1]}),
-        found.restart,
-        found.driver,
-    ]
-    for i in order:
-        steps[i]()
-        found.turn()
-        found.turn()
-    found.settle()
-    assert set(found.domains()) == {"t-0-prefill-0-cd", "t-0-decode-0-cd"}
-    assert set(found.told.values()) == {"MnnvlDomainCreated", "MnnvlDomainAdopted"}
-    gang = found.store["pg"]["t-0"]["metadata"]
-    assert gang["annotations"] == {"grove.io/mnnvl-resources-adopted": "true"}
 
 
 def test_that_all_is_adopted_is_taken_back_while_a_domain_of_the_gang_is_missing() -> None:
