@@ -21,6 +21,7 @@ from preflight_computedomain.api.names import (
     KIND,
     SLICES,
     TEMPLATES,
+    namespaced,
 )
 from preflight_computedomain.api.types import ComputeDomain
 from preflight_computedomain.controller.controller import Controller
@@ -67,8 +68,7 @@ class User:
         await self.client.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
 
     def at(self, collection: str, name: str = "") -> str:
-        group, _, plural = collection.rpartition("/")
-        return f"{group}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+        return namespaced(collection, self.namespace, name)
 
     async def create(
         self, name: str = "train-a", wants: str = "", mode: str = "", nodes: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, Final
 
 from preflight_kube.text import one_line
@@ -19,16 +18,10 @@ class ConfigInvalid(Exception):
     """One sentence: which field, what was found, what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelConfig:
-    """``domain``: the ComputeDomain's uid. ``mode``: the allocation mode as given, or empty."""
-
-    domain: str
-    mode: str = ""
-
-
-def channel_config(parameters: bytes) -> ChannelConfig:
-    """A ``ComputeDomainChannelConfig`` of v1beta1, read strictly. Raises :class:`ConfigInvalid`."""
+def channel_config(parameters: bytes) -> tuple[str, str]:
+    """Of a ``ComputeDomainChannelConfig`` of v1beta1, read strictly, the uid that it names and the
+    allocation mode as given, or empty. Raises :class:`ConfigInvalid`.
+    """
     fields = _strict(parameters)
     for field, expected in (("apiVersion", API_VERSION), ("kind", CHANNEL_CONFIG)):
         if (value := fields.get(field)) != expected:
@@ -43,7 +36,7 @@ def channel_config(parameters: bytes) -> ChannelConfig:
         )
     if not isinstance(mode, str):
         raise ConfigInvalid(f"field allocationMode is {_shown(mode)}; it must be text")
-    return ChannelConfig(domain, mode)
+    return domain, mode
 
 
 def domain_of(parameters: bytes) -> str:

@@ -160,20 +160,20 @@ def _configured(
             f"{names.CHANNEL_CONFIG}; use the ResourceClaimTemplate that a ComputeDomain makes",
         )
     try:
-        config = channel_config(parameters[0])
+        domain, mode = channel_config(parameters[0])
     except ConfigInvalid as error:
         return Refusal(
             "config",
             f"in the configuration of request {one_line(result.request, 130)} {error}; use the ResourceClaimTemplate that a "
             "ComputeDomain makes",
         )
-    if config.mode not in ("", "Single"):
+    if mode not in ("", "Single"):
         return Refusal(
             "allocation-mode",
-            f'host-managed IMEX supports only allocationMode "Single" (channel 0); got {one_line(json.dumps(config.mode, ensure_ascii=False), 60)}; make the '
+            f'host-managed IMEX supports only allocationMode "Single" (channel 0); got {one_line(json.dumps(mode, ensure_ascii=False), 60)}; make the '
             "ComputeDomain anew with spec.channel.allocationMode: Single",
         )
-    return ChannelRequest(ref, result.base, config.domain, status)
+    return ChannelRequest(ref, result.base, domain, status)
 
 
 def _applies(config: DeviceConfig, result: AllocationResult) -> bool:
