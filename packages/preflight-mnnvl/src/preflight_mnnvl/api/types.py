@@ -6,6 +6,7 @@ What a PodClique brings as its pod's template stays raw until it is known that i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -250,16 +251,14 @@ class BadObject(ValueError):
     """An object that is not what it says. The message is one sentence without its end."""
 
 
-_decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
+_decoder: Final = cache(msgspec.json.Decoder)
 _pod: msgspec.json.Decoder[PodSpec | None] = msgspec.json.Decoder(PodSpec | None)
 
 
 def decode(raw: bytes | bytearray | msgspec.Raw, type_: type[T]) -> T:
     """The fields of ``type_`` in the JSON ``raw``. Raises :class:`BadObject`, and nothing else."""
-    decoder = _decoders.get(type_)
-    if decoder is None:
-        decoder = _decoders[type_] = msgspec.json.Decoder(type_)
-    return _decoded(decoder, raw, f"it is not a {type_.__name__}")  # type: ignore[no-any-return]
+    decoder: msgspec.json.Decoder[T] = _decoder(type_)  # type: ignore[arg-type]
+    return _decoded(decoder, raw, f"it is not a {type_.__name__}")
 
 
 def decode_pod(raw: bytes | msgspec.Raw) -> PodSpec:

@@ -153,24 +153,15 @@ def owned_by(meta: Metadata) -> str:
 Body = dict[str, Any]
 
 
-class Head(NamedTuple):
+def head(namespace: str, labels: Mapping[str, str], owner: OwnerReference | None) -> Body:
     """The metadata that objects of a domain have in common."""
-
-    namespace: str
-    labels: Mapping[str, str]
-    owner: OwnerReference | None
-
-    def of(self, name: str) -> Body:
-        """The metadata of the object called ``name``."""
-        metadata: Body = {"name": name, "namespace": self.namespace, "labels": dict(self.labels)}
-        if self.owner is not None:
-            metadata["ownerReferences"] = [to_builtins(self.owner)]
-        return metadata
+    owners = {} if owner is None else {"ownerReferences": [to_builtins(owner)]}
+    return {"namespace": namespace, "labels": dict(labels), **owners}
 
 
-def compute_domain(domain: Domain, head: Head, support: Support, recreated: str = "") -> Body:
+def compute_domain(domain: Domain, shared: Body, support: Support, recreated: str = "") -> Body:
     """The ComputeDomain. ``recreated``: uid of the lost one that it replaces, or "unknown"."""
-    metadata = head.of(domain.name)
+    metadata = {"name": domain.name, **shared}
     if recreated:
         metadata["annotations"] = {names.RECREATED: recreated}
     spec: Body = {"numNodes": 0}
@@ -185,7 +176,7 @@ def compute_domain(domain: Domain, head: Head, support: Support, recreated: str 
     }
 
 
-def resource_claim(domain: Domain, head: Head, support: Support, device_class: str) -> Body:
+def resource_claim(domain: Domain, shared: Body, support: Support, device_class: str) -> Body:
     """The requirement's claim, in the shape of the version that is served."""
     of_domain = f'device.attributes["compute-domain.nvidia.com"].name == "{domain.name}"'
     selectors = [{"cel": {"expression": of_domain}}]
@@ -194,7 +185,7 @@ def resource_claim(domain: Domain, head: Head, support: Support, device_class: s
     return {
         "apiVersion": f"{names.RESOURCE_GROUP}/{support.claim_version}",
         "kind": "ResourceClaim",
-        "metadata": head.of(domain.claim),
+        "metadata": {"name": domain.claim, **shared},
         "spec": {"devices": {"requests": [request]}},
     }
 

@@ -15,7 +15,7 @@ from preflight_mnnvl.api.types import ComputeDomain, Key, Metadata, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core import reasons
 from preflight_mnnvl.core.domain import (
-    Head,
+    Body,
     abandoned,
     adopted,
     adoption,
@@ -23,6 +23,7 @@ from preflight_mnnvl.core.domain import (
     announcement,
     compute_domain,
     gang_owner,
+    head,
     labels_of,
     other_identity,
     other_release,
@@ -120,16 +121,16 @@ class _Needed(NamedTuple):
                 "wanted",
                 f"its PodCliqueSet has no replica {replica} any more; its PodCliques are about to go.",
             )
-        head = self._head(view.gangs.get(wanted.gang), wanted.gang)
-        if head.owner is None:
+        shared = self._head(view.gangs.get(wanted.gang), wanted.gang)
+        if "ownerReferences" not in shared:
             return DomainPlan(
                 "wanted",
                 "the ComputeDomain waits for its PodCliqueSet, which is not there or is being deleted.",
             )
         lost = view.lost or ("unknown" if any(member.placed for member in wanted.members) else "")
-        actions = [_create("ComputeDomain", compute_domain(wanted.domain, head, support, lost))]
+        actions = [_create("ComputeDomain", compute_domain(wanted.domain, shared, support, lost))]
         if wanted.decision.mode == "literal" and view.claim is None:
-            actions.append(self._new_claim(head))
+            actions.append(self._new_claim(shared))
         why = f"the ComputeDomain {view.name} is made{' again' if lost else ''}."
         return DomainPlan("wanted", why, tuple(actions))
 
@@ -183,8 +184,10 @@ class _Needed(NamedTuple):
     def _literal_claim(self, gang: Metadata | None) -> DomainPlan:
         view, wanted = self.view, self.wanted
         if view.claim is None:
-            head = self._head(gang, gang.name if gang is not None else wanted.gang)
-            return DomainPlan("wanted", "", (self._new_claim(head),) if head.owner else ())
+            shared = self._head(gang, gang.name if gang is not None else wanted.gang)
+            return DomainPlan(
+                "wanted", "", (self._new_claim(shared),) if "ownerReferences" in shared else ()
+            )
         meta = view.claim.metadata
         if whose := other_identity(meta.labels, wanted.domain, self.config.instance):
             return _blocked(view, "ResourceClaim", meta, whose, self.now)
@@ -214,7 +217,7 @@ class _Needed(NamedTuple):
             whose = "carries the uid of another ComputeDomain"
         return _blocked(view, "ResourceClaimTemplate", template.metadata, whose, now)
 
-    def _head(self, gang: Metadata | None, name: str) -> Head:
+    def _head(self, gang: Metadata | None, name: str) -> Body:
         """The head of objects that ``gang`` owns where it lives, and the set before."""
         set_, owner = self.view.set_, None
         if gang is not None and alive(gang):
@@ -222,11 +225,11 @@ class _Needed(NamedTuple):
         elif set_ is not None and alive(set_):
             owner = set_owner(set_)
         labels = labels_of(self.wanted.domain, name, self.config.instance)
-        return Head(self.view.namespace, labels, owner)
+        return head(self.view.namespace, labels, owner)
 
-    def _new_claim(self, head: Head) -> ClusterWrite:
+    def _new_claim(self, shared: Body) -> ClusterWrite:
         wanted = self.wanted
-        claim = resource_claim(wanted.domain, head, self.support, wanted.decision.device_class)
+        claim = resource_claim(wanted.domain, shared, self.support, wanted.decision.device_class)
         return _create("ResourceClaim", claim)
 
 
