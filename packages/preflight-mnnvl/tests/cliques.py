@@ -1,8 +1,7 @@
-"""Objects for tests, and an API server's reading of a JSONPatch."""
+"""Objects for tests, and what becomes of them at admission."""
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import Any
 
@@ -13,6 +12,7 @@ from preflight_mnnvl.core.mutate_podclique import ClusterView, Needs, Review, Re
 from preflight_mnnvl.core.reconcile import plans
 from preflight_mnnvl.core.snapshot import World
 from preflight_mnnvl.core.support import ClusterFacts, Support, judge
+from preflight_testing.apidouble.patches import json_patch
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -170,38 +170,5 @@ def on_update(found: Object, old: Object, config: Config = DRIVER) -> ReviewAnsw
 
 def patched(found: Object, answer: ReviewAnswer) -> Object:
     assert answer.allowed, answer.message
-    return applied(found, list(answer.patch))
-
-
-def applied(found: Object, patch: list[Object]) -> Object:
-    """The object after the JSONPatch (RFC 6902), of which it must be possible."""
-    done = copy.deepcopy(found)
-    for step in patch:
-        *parents, last = [
-            part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]
-        ]
-        at: Any = done
-        for part in parents:
-            at = at[int(part)] if isinstance(at, list) else at[part]
-        if isinstance(at, list):
-            index = len(at) if last == "-" else int(last)
-            assert index <= len(at)
-            if step["op"] == "add":
-                at.insert(index, copy.deepcopy(step["value"]))
-            else:
-                raise AssertionError(step)
-            continue
-        if step["op"] in {"replace", "remove", "test"}:
-            assert last in at, step
-        if step["op"] == "test":
-            if at[last] != step["value"]:
-                raise Conflict(step)
-        elif step["op"] == "remove":
-            del at[last]
-        else:
-            at[last] = copy.deepcopy(step["value"])
-    return done
-
-
-class Conflict(Exception):
-    pass
+    stored: Object = json_patch(found, list(answer.patch))
+    return stored

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import msgspec
-from cliques import Conflict, Object, applied, decoded_set, support
+from cliques import Object, decoded_set, support
 from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, decide
@@ -17,6 +17,7 @@ from preflight_mnnvl.core.reconcile import ClusterWrite, DomainPlan, announced, 
 from preflight_mnnvl.core.snapshot import World, view_of
 from preflight_mnnvl.core.validate_podcliqueset import review
 from preflight_testing import grove
+from preflight_testing.apidouble.patches import DoesNotApply, json_patch
 
 Key = tuple[str, str]
 NOW = 1_800_000_000.0
@@ -217,7 +218,8 @@ class Cluster:
         if not answer.allowed:
             self.refused.append(answer.message)
             return None
-        return applied(found, list(answer.patch))
+        stored: Object = json_patch(found, list(answer.patch))
+        return stored
 
     def gangs(self, name: str) -> None:
         """One reconciliation of the set's PodGangs."""
@@ -304,8 +306,8 @@ class Cluster:
             self.put(kind, copy.deepcopy(action.body))
             return
         try:
-            self.change(kind, action.name, applied(self.store[kind][action.name], action.body))
-        except Conflict:
+            self.change(kind, action.name, json_patch(self.store[kind][action.name], action.body))
+        except DoesNotApply:
             self.writes.pop()
 
     def _alive(self, what: str) -> None:

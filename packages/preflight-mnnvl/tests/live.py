@@ -20,7 +20,7 @@ import anyio
 import pytest
 import yaml
 from anyio.abc import TaskGroup
-from cliques import applied, decoded_set
+from cliques import decoded_set
 from grove import Driver, Grove
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, NotFound
@@ -31,6 +31,7 @@ from preflight_mnnvl.controller.informers import MnnvlInformers
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, decide
 from preflight_mnnvl.core.support import ClusterFacts, judge
 from preflight_mnnvl.metrics import Metrics
+from preflight_testing.apidouble.patches import json_patch
 from preflight_testing.apiserver import ASSETS, ApiServer, assets, free_port
 from preflight_testing.grove_kinds import GROVE, compute_domains
 
@@ -265,7 +266,8 @@ def admitting(config: Config) -> Callable[[str, Json, Json | None, Json], Awaita
             review, config, ClusterView(judge(facts, config), decoded_set(set_), True, {})
         )
         assert answer.allowed, answer.message
-        return applied(found, list(answer.patch))
+        stored: Json = json_patch(found, list(answer.patch))
+        return stored
 
     return admit
 

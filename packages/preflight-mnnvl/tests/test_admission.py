@@ -20,7 +20,6 @@ from cliques import (
     SERVED,
     Object,
     admit,
-    applied,
     clique,
     container,
     decoded_set,
@@ -40,6 +39,7 @@ from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import ClaimRef
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Needs, Review, ReviewAnswer, decide
 from preflight_mnnvl.core.support import ClusterFacts, judge
+from preflight_testing.apidouble.patches import json_patch
 
 
 def pod(*containers: Object, **more: Any) -> Object:
@@ -803,4 +803,4 @@ def test_hostile_objects_never_raise(value: object, where: str, literal: bool) -
             and isinstance(found, dict)
             and isinstance(found.get("metadata"), dict)
         ):
-            applied(found, list(answer.patch))
+            json_patch(found, list(answer.patch))
