@@ -172,3 +172,24 @@ def patched(found: Object, answer: ReviewAnswer) -> Object:
     assert answer.allowed, answer.message
     stored: Object = json_patch(found, list(answer.patch))
     return stored
+
+
+def review_of(
+    found: Object, old: Object | None = None, namespace: str = "default", **more: Any
+) -> Object:
+    """What an API server asks about its creation, or (``old``) its change; ``more``: of the
+    request.
+    """
+    about = {"group": "grove.io", "version": "v1alpha1"}
+    request = {
+        "uid": "1",
+        "kind": {**about, "kind": found["kind"]},
+        "resource": {**about, "resource": f"{found['kind'].lower()}s"},
+        "operation": "CREATE" if old is None else "UPDATE",
+        "namespace": namespace,
+        "name": found["metadata"].get("name", ""),
+        "object": found,
+        "oldObject": old,
+        **more,
+    }
+    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}

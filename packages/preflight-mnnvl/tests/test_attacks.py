@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from cliques import DRIVER, ON, clique, pcs, podclique
+from cliques import DRIVER, ON, clique, pcs, podclique, review_of
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_mnnvl.webhook.handler import PODCLIQUES, SETS
 from preflight_testing.attacks import ATTACKS, BEYOND, attack
@@ -17,20 +15,6 @@ ORDINARY = {
     PODCLIQUES: podclique("t-0-w", "t", annotations=ON),
     SETS: pcs("t", [clique("w")], annotations=ON),
 }
-
-
-def review_of(found: Any) -> dict[str, Any]:
-    about = {"group": "grove.io", "version": "v1alpha1"}
-    request = {
-        "uid": "1",
-        "kind": {**about, "kind": found["kind"]},
-        "resource": about,
-        "operation": "CREATE",
-        "namespace": "default",
-        "name": found["metadata"]["name"],
-        "object": found,
-    }
-    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
 
 
 @pytest.mark.parametrize("path", [PODCLIQUES, SETS])

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from cliques import DRIVER, LITERAL, ON, clique, container, pcs, podclique, support
+from cliques import DRIVER, LITERAL, ON, clique, container, pcs, podclique, review_of, support
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
@@ -54,16 +54,7 @@ async def hook(config: Config) -> AsyncIterator[tuple[Webhook, ApiDouble]]:
 
 
 def asked(found: Any) -> AdmissionRequest:
-    body = {
-        "uid": "u",
-        "kind": {},
-        "resource": {},
-        "operation": "CREATE",
-        "namespace": "default",
-        "name": found["metadata"]["name"],
-        "object": found,
-    }
-    return msgspec.json.decode(json.dumps(body), type=AdmissionRequest)
+    return msgspec.json.decode(json.dumps(review_of(found)["request"]), type=AdmissionRequest)
 
 
 def with_claims(count: int) -> Any:

@@ -14,7 +14,18 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from cliques import BY_GROUP, DRIVER, LITERAL, ON, clique, container, group, pcs, podclique
+from cliques import (
+    BY_GROUP,
+    DRIVER,
+    LITERAL,
+    ON,
+    clique,
+    container,
+    group,
+    pcs,
+    podclique,
+    review_of,
+)
 from hypothesis import settings
 from live import space_of
 from preflight_mnnvl.config import Config
@@ -114,22 +125,19 @@ def review(number: int, chance: random.Random, namespace: str) -> tuple[str, byt
     path = chance.choice(
         [SETS if plural == "podcliquesets" else PODCLIQUES] * 9 + [PODCLIQUES, SETS]
     )
-    request: Any = {
-        "uid": str(number),
-        "kind": {"group": "grove.io", "version": "v1alpha1", "kind": found["kind"]},
-        "resource": {"group": "grove.io", "version": "v1alpha1", "resource": plural},
-        "operation": chance.choice(["CREATE", "CREATE", "UPDATE", "DELETE", "CONNECT"]),
-        "namespace": namespace,
-        "name": "t",
-        "object": bent(found, chance),
-        "oldObject": chance.choice([None, bent(found, chance)]),
-        "dryRun": chance.choice([True, False]),
-    }
+    asked = review_of(
+        found,
+        namespace=namespace,
+        uid=str(number),
+        operation=chance.choice(["CREATE", "CREATE", "UPDATE", "DELETE", "CONNECT"]),
+        name="t",
+        object=bent(found, chance),
+        oldObject=chance.choice([None, bent(found, chance)]),
+        dryRun=chance.choice([True, False]),
+    )
     if chance.random() < 0.05:
-        request = bent(request, chance)
-    raw = json.dumps(
-        {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
-    ).encode()
+        asked["request"] = bent(asked["request"], chance)
+    raw = json.dumps(asked).encode()
     if chance.random() < 0.03:
         raw = raw[: chance.randrange(len(raw))]
     return path, raw

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from cliques import DRIVER, ON, clique, pcs, podclique
+from cliques import DRIVER, ON, clique, pcs, podclique, review_of
 from live import Space, api_server, space_of
 from preflight_kube.client.client import KubeError
 from preflight_mnnvl.webhook.handler import PODCLIQUES, SETS
@@ -69,18 +69,7 @@ async def space(server: ApiServer, tmp_path: Path) -> AsyncIterator[Space]:
 
 
 def review(space: Space, found: dict[str, Any], old: dict[str, Any] | None = None) -> Any:
-    request = {
-        "uid": str(uuid.uuid4()),
-        "kind": {"group": "grove.io", "version": "v1alpha1", "kind": found["kind"]},
-        "resource": {"group": "grove.io", "version": "v1alpha1", "resource": "podcliques"},
-        "operation": "CREATE" if old is None else "UPDATE",
-        "namespace": space.namespace,
-        "name": found["metadata"]["name"],
-        "object": found,
-        "oldObject": old,
-        "dryRun": True,
-    }
-    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+    return review_of(found, old, space.namespace, uid=str(uuid.uuid4()), dryRun=True)
 
 
 async def test_each_review_is_a_line_of_the_log_under_its_uid(space: Space, tmp_path: Path) -> None:
