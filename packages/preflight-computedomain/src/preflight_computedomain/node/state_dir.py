@@ -217,7 +217,7 @@ class ClaimStore:
         if len(whole) != 1:
             return {}
         devices = checkpoint.completed((), self._facts.node, whole[0], "")
-        return {whole[0]: Entry(checkpoint.COMPLETED, devices=devices)}
+        return {whole[0]: Entry(checkpoint.COMPLETED, Raw(b"{}"), devices)}
 
     def _files(self) -> list[Path]:
         return sorted(self._cdi.iterdir()) if self._cdi.is_dir() else []
