@@ -80,7 +80,7 @@ class Identified(_Object, frozen=True, kw_only=True):
     metadata: Metadata
 
 
-class _Finalized(Identified, frozen=True, kw_only=True):
+class _FinalizedObject(Identified, frozen=True, kw_only=True):
     """One with more finalizers than anybody has cannot be read: all are written back, and
     Kubernetes bounds them by an object's bytes alone.
     """
@@ -109,7 +109,7 @@ class ComputeDomainStatus(_Object, frozen=True, kw_only=True):
     status: str = ""
 
 
-class ComputeDomain(_Finalized, frozen=True, kw_only=True):
+class ComputeDomain(_FinalizedObject, frozen=True, kw_only=True):
     """A ComputeDomain. ``spec.channel.allocation_mode``: Single or All."""
 
     spec: _DomainSpec = _DomainSpec()
@@ -181,7 +181,7 @@ class _TemplateSpec(_Object, frozen=True, kw_only=True):
     spec: _ClaimSpec = _ClaimSpec()
 
 
-class ClaimTemplate(_Finalized, frozen=True, kw_only=True):
+class ClaimTemplate(_FinalizedObject, frozen=True, kw_only=True):
     """A ResourceClaimTemplate."""
 
     spec: _TemplateSpec = _TemplateSpec()
@@ -206,15 +206,17 @@ class ResourceClaimStatus(_Object, frozen=True, kw_only=True):
     reserved_for: tuple[_User, ...] = ()
 
 
-class ResourceClaim(Identified, frozen=True, kw_only=True):
+class ResourceClaim(_Object, frozen=True, kw_only=True):
     """A ResourceClaim. ``status`` is JSON as it was sent."""
 
+    metadata: Metadata
     status: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class UsedClaim(Identified, frozen=True, kw_only=True):
+class UsedClaim(_Object, frozen=True, kw_only=True):
     """A ResourceClaim with who uses it."""
 
+    metadata: Metadata
     spec: _ClaimSpec = _ClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
 
@@ -251,7 +253,8 @@ class SliceSpec(_Object, frozen=True, kw_only=True):
     per_device_node_selection: bool = False
 
 
-class Slice(Identified, frozen=True, kw_only=True):
+class Slice(_Object, frozen=True, kw_only=True):
     """A ResourceSlice."""
 
+    metadata: Metadata
     spec: SliceSpec = SliceSpec()
