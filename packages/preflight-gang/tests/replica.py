@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from preflight_kube.auth.connection import Connection
 from preflight_testing.apidouble import write_kubeconfig
 from preflight_testing.waiting import until
 from prometheus_client.parser import text_string_to_metric_families
-from wire import Sent, Wire, wired
+from wire import Wire, wired
 
 LEASE_SECONDS = 900
 """Who leads goes on leading, however busy the machine is. Tests of what happens otherwise name
@@ -72,10 +72,6 @@ class Replica:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    async def kill(self) -> None:
-        self.process.kill()
-        await self.process.wait()
-
     async def stop(self) -> int:
         """Ask it to end, and wait until it has."""
         self.send(signal.SIGTERM)
@@ -90,35 +86,17 @@ async def replica(
     *,
     patience: float = 600,
     lease: int = LEASE_SECONDS,
-    answers: Callable[[Sent], bytes | None] = lambda _: None,
-    before: Callable[[Replica], Awaitable[object]] | None = None,
-    kubeconfig: Path | None = None,
 ) -> AsyncIterator[Replica]:
     """A replica that has read the cluster, its lease in ``namespace``; at the end it must stop
     cleanly and leave a clean log.
-
-    ``answers``: as the wire's, from the start. ``before``: what is done while it need not have read
-    the cluster yet. ``kubeconfig``: by which it reaches the API server itself; then nothing goes
-    over the wire.
     """
     folder.mkdir()
     (folder / "config.yaml").write_text(f"leaseDuration: {lease}s\nlogLevel: info\n")
     async with wired(target) as (wire, through):
-        wire.answers = answers
-        by = kubeconfig or write_kubeconfig(
-            folder / "kubeconfig",
-            through.server,
-            user={"token": target.token} if target.token else None,
-        )
-        arguments = [
-            "--config",
-            str(folder / "config.yaml"),
-            "--namespace",
-            namespace,
-            "--host",
-            "127.0.0.1",
-            "--port=0",
-        ]
+        user = {"token": target.token} if target.token else None
+        by = write_kubeconfig(folder / "kubeconfig", through.server, user=user)
+        where = ("--namespace", namespace, "--host", "127.0.0.1", "--port=0")
+        arguments = ("--config", str(folder / "config.yaml"), *where)
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "preflight_gang", "run", *arguments),
@@ -131,8 +109,6 @@ async def replica(
         try:
             await until(lambda: made.said("started") or process.returncode is not None, "it starts")
             assert process.returncode is None, (folder / "stderr").read_text()
-            if before is not None:
-                await before(made)
             with anyio.fail_after(patience):
                 while (await made.get("/readyz")).status_code != 200:
                     await anyio.sleep(0.02)

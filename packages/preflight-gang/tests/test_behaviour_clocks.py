@@ -17,8 +17,6 @@ from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_kube.clock import Clock
 from preflight_kube.runtime.lease import lead
-from preflight_kube.runtime.workqueue import Queue
-from preflight_testing.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -112,26 +110,3 @@ def test_a_clock_never_goes_back_and_goes_on_after_a_jump() -> None:
     readings = iter([10.0, 11.0, 5.0, 6.0, 100.0, 101.0])
     clock = Clock(lambda: next(readings))
     assert [clock() for _ in range(5)] == [11.0, 11.0, 12.0, 106.0, 107.0]
-
-
-async def test_what_is_due_is_looked_at_although_the_clock_went_back() -> None:
-    now = [1000.0]
-    queue = Queue("thing", clock=Clock(lambda: now[0]))
-    looked: list[str] = []
-
-    async def look(key: tuple[str, str]) -> None:
-        looked.append(key[1])
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(queue.work, look)
-        queue.add_after(("ns", "one"), 0.2)
-        now[0] -= 3600
-        queue.add_after(("ns", "two"), 0.1)
-
-        def both() -> bool:
-            now[0] += 0.01
-            return len(looked) == 2
-
-        await until(both, "both are looked at")
-        group.cancel_scope.cancel()
-    assert looked == ["two", "one"]

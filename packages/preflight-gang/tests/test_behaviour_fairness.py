@@ -92,20 +92,3 @@ async def test_a_complete_gang_is_told_at_once_beside_a_thousand_whose_records_a
         double, tmp_path, lambda sent: refused if of_the_crowd(sent) and sent.is_record else None
     )
     assert served < CROWD / 10
-
-
-async def test_a_gang_whose_record_is_written_at_last_is_told(
-    double: ApiDouble, tmp_path: Path
-) -> None:
-    target = connection({"KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", double.url))})
-    refused = refusal(403, "Forbidden")
-    async with (
-        Client(target, agent="tests") as client,
-        played(client, "victim") as victim,
-        leads(target) as leading,
-    ):
-        leading.wire.answers = lambda sent: refused if sent.is_record else None
-        await victim.pair()
-        await until(lambda: any(sent.is_record for sent in leading.wire.sent), "it is refused")
-        leading.wire.answers = lambda _: None
-        await victim.answered("sealed", "pod-0", "pod-1", generation=1)

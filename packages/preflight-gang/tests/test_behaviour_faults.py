@@ -4,10 +4,6 @@ it is not pressed.
 
 from __future__ import annotations
 
-import math
-import time
-from typing import Any
-
 import anyio
 import pytest
 from gangs import result_line
@@ -174,34 +170,3 @@ async def test_a_namespace_alone_has_all_the_writes_that_may_be_under_way_and_no
     leading.wire.release()
     await cluster.answered("sealed", *pods)
     assert leading.wire.most_under_way == 32
-
-
-async def test_a_pause_that_the_server_asks_for_is_kept_by_all_that_is_sent(
-    cluster: Cluster, leading: Leading
-) -> None:
-    leading.wire.answers = once = Once(refusal(429, "TooManyRequests", Retry_After="1"))
-    await three_members(cluster)
-    await until(lambda: once.refused, "a write is turned away")
-    client, read = leading.controller._client, list[float]()
-    await until(lambda: client._throttle._until > -math.inf, "it knows of the pause")
-
-    async def look() -> None:
-        await client.get(f"/api/v1/namespaces/{cluster.namespace}", dict[str, Any])
-        read.append(time.monotonic())
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(look)
-        await cluster.admit("pod-3", gang="job-2")  # something else to say meanwhile
-        await cluster.address("pod-3", "10.0.0.4")
-        await cluster.test("pod-3")
-    await cluster.answered("sealed", *PODS, generation=1, seconds=40)
-    each_told_once(cluster)
-    first = min(one.at for one in turned_away(leading))
-    # Every write was turned away once: who sends one again knows of the pause. Reads may have been
-    # under way before.
-    again = [one.at for one in leading.wire.sent if one.method != "GET" and one.status != 429]
-    assert min(*read, *again) >= first + 1, "nothing before that second is over"
-
-
-def turned_away(leading: Leading) -> list[Sent]:
-    return [one for one in leading.wire.sent if one.status == 429]

@@ -4,23 +4,17 @@ named and counted.
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-import httpx
 import pytest
-from gangs import stamp
 from hostile import DEEP, gang_map, giant_record
 from leading import leads
 from played import Cluster, container
-from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.auth.connection import Connection
 from preflight_proto import names
-from preflight_proto.stamp import encode_stamp
 from preflight_testing.plugin import ApiFixture
-from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -100,53 +94,6 @@ async def test_beside_it_a_gang_is_told_at_once(
             await attack(cluster)
         await _told_at_once(cluster)
         assert set(leading.controller._client.mirrors.behind().values()) == {0.0}
-
-
-async def _create_nested(api: ApiFixture, name: str) -> str:
-    """A stamped pod with managedFields 1,500 deep: over the wire as text, for the test's own
-    encoder is no better than ours.
-    """
-    it = encode_stamp(stamp("evil", takes_part=False, namespace=api.namespace))
-    levels = 1500
-    fields = '{"f:x":' * levels + "{}" + "}" * levels
-    text = (
-        f'{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}","labels":{{"{names.GANG_LABEL}":"x"}},"annotations":{{"{names.GANG_ANNOTATION}":{json.dumps(it)}}},'
-        '"managedFields":[{"manager":"evil","operation":"Update","apiVersion":"v1","time":"2026-11-21T08:00:00Z",'
-        f'"fieldsType":"FieldsV1","fieldsV1":{fields}}}]}},'
-        '"spec":{"containers":[{"name":"a","image":"x"}]}}'
-    )
-    target = connection({"KUBECONFIG": str(api.kubeconfig)})
-    headers = {"Content-Type": "application/json"} | (
-        {"Authorization": f"Bearer {target.token}"} if target.token else {}
-    )
-    async with httpx.AsyncClient(
-        verify=target.verify, headers=headers, trust_env=False, timeout=60
-    ) as http:
-        answer = await http.post(target.server + api.path("pods"), content=text)
-    return f"{answer.status_code} {answer.text[:300] if not answer.is_success else answer.text.count('f:x')}"
-
-
-async def test_managed_fields_nested_deeply_neither_end_nor_blind_it(
-    api: ApiFixture, cluster: Cluster, target: Connection, caplog: pytest.LogCaptureFixture
-) -> None:
-    if api.kind == "double":
-        pytest.skip("the double decodes what it stores as this test's own decoder does")
-    said = await _create_nested(api, "evil")
-    if not said.startswith("201 1500"):
-        pytest.skip(f"this API server does not store it: {said}")
-    caplog.set_level(logging.WARNING)
-    async with leads(target) as leading:
-        await _told_at_once(cluster)
-        assert leading.controller._client.mirrors.unreadable["/api/v1/pods"] >= 1
-        await _create_nested(api, "evil-2")
-
-        def named() -> set[str]:
-            about = [r.__dict__["about"] for r in caplog.records if "cannot be read" in r.message]
-            return {one["object"] for one in about}
-
-        both = {f"{cluster.namespace}/evil", f"{cluster.namespace}/evil-2"}
-        await until(lambda: both <= named(), "the watch has passed over it")
-        assert named() == both
 
 
 @pytest.mark.parametrize(

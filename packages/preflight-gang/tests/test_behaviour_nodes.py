@@ -46,29 +46,19 @@ async def nodes(cluster: Cluster) -> AsyncIterator[Nodes]:
     await cluster.client.delete(f"/api/v1/nodes/{made.name}")
 
 
-def spec(*volumes: dict[str, Any], **mounts: str) -> dict[str, Any]:
-    """``mounts``: the volume that a check mounts, by the check's name with underscores."""
-    checks = []
-    for check in CHECKS:
-        mounted = [
-            *([names.GANG_VOLUME] if check == CHECKS[-1] else []),
-            *filter(None, [mounts.get(check[:4])]),
-        ]
-        checks.append(
-            {
-                "name": names.container_name(check),
-                "image": "x",
-                "volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in mounted],
-            }
-        )
-    gang = {"name": names.GANG_VOLUME, "emptyDir": {}}
-    return {
-        "initContainers": checks,
-        "volumes": [
-            *([] if any(v["name"] == names.GANG_VOLUME for v in volumes) else [gang]),
-            *volumes,
-        ],
-    }
+def spec(volume: dict[str, Any]) -> dict[str, Any]:
+    """With that volume, which the first check mounts where it is about the node."""
+    mounts = [volume["name"]] if volume is OF_THE_NODE else [], [names.GANG_VOLUME]
+    checks = [
+        {
+            "name": names.container_name(check),
+            "image": "x",
+            "volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in mounted],
+        }
+        for check, mounted in zip(CHECKS, mounts, strict=True)
+    ]
+    gang = [{"name": names.GANG_VOLUME, "emptyDir": {}}] if volume is OF_THE_NODE else []
+    return {"initContainers": checks, "volumes": [*gang, volume]}
 
 
 def about_node(cluster: Cluster, pod: str) -> dict[str, str]:
@@ -88,7 +78,7 @@ async def test_a_pod_whose_first_check_reads_it_is_told_when_it_is_bound(
     cluster: Cluster, leading: Leading, nodes: Nodes
 ) -> None:
     await nodes.join()
-    await cluster.admit("pod-0", node=nodes.name, spec=spec(OF_THE_NODE, dcgm="preflight-node"))
+    await cluster.admit("pod-0", node=nodes.name, spec=spec(OF_THE_NODE))
     await until(lambda: about_node(cluster, "pod-0") == TOLD, "it is told")
     await cluster.report("pod-0", message="something changes")
     await settled(cluster, leading)
@@ -98,7 +88,7 @@ async def test_a_pod_whose_first_check_reads_it_is_told_when_it_is_bound(
 async def test_a_pod_that_came_before_its_node_was_known_is_told_when_it_is(
     cluster: Cluster, leading: Leading, nodes: Nodes
 ) -> None:
-    await cluster.admit("pod-0", node=nodes.name, spec=spec(OF_THE_NODE, dcgm="preflight-node"))
+    await cluster.admit("pod-0", node=nodes.name, spec=spec(OF_THE_NODE))
     await settled(cluster, leading)
     assert about_node(cluster, "pod-0") == {}
     await nodes.join()
@@ -110,7 +100,7 @@ async def test_what_the_gang_check_alone_reads_costs_no_write_of_its_own(
 ) -> None:
     await nodes.join()
     # Nodes are read from the first pod on that shows facts of its own.
-    await cluster.admit("first", node=nodes.name, spec=spec(OF_THE_NODE, dcgm="preflight-node"))
+    await cluster.admit("first", node=nodes.name, spec=spec(OF_THE_NODE))
     await until(lambda: about_node(cluster, "first") == TOLD, "the node is known")
     await cluster.pair(node=nodes.name, spec=spec(OF_THE_GANG))
     await cluster.answered("sealed", "pod-0", "pod-1")
@@ -134,7 +124,7 @@ async def test_a_pod_without_any_annotation_is_told(
         "spec": {
             "nodeName": nodes.name,
             "containers": [{"name": "train", "image": "x"}],
-            **spec(OF_THE_NODE, dcgm="preflight-node"),
+            **spec(OF_THE_NODE),
         },
     }
     await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/pods", body)

@@ -109,22 +109,6 @@ async def test_the_oldest_wins_and_the_next_one_follows_when_it_goes(
     assert (await configs.judged("a-new", "InForce")).status == "True"
 
 
-async def test_an_invalid_one_says_what_is_wrong_and_stands_in_nobodys_way(
-    configs: Configs, leading: Leading
-) -> None:
-    born = await configs.create(
-        "z-bad", {"gangDiscovery": {"method": "slurm"}, "enforcement": "maybe"}
-    )
-    said = await configs.judged("z-bad", "Invalid")
-    assert said.status == "False"
-    assert "its spec cannot be read (Invalid enum value" in said.message
-    await configs.create_later("a-good", OBSERVE, born)
-    await configs.judged("a-good", "InForce")
-    await configs.change("z-bad", {"spec": {"gangDiscovery": None, "enforcement": "observe"}})
-    await configs.judged("z-bad", "InForce")
-    await configs.judged("a-good", "Superseded", "superseded by z-bad")
-
-
 async def test_an_invalid_generation_is_counted_once(configs: Configs, leading: Leading) -> None:
     await configs.create("bad", NONSENSE)
     await configs.judged("bad", "Invalid", "enforcement")

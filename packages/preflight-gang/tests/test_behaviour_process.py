@@ -40,10 +40,8 @@ async def test_its_log_says_of_which_gang_it_speaks_and_of_which_pod(
         assert sealed["gang"] == f"{cluster.namespace}/labels:job-1"
         (ignored,) = one.said("invalid gang stamp ignored")
         assert (ignored["level"], ignored["uid"]) == ("warning", uid)
-        assert (await one.metrics())[("preflight_config_errors_total", "stamp")] == 1
-        waited = {
-            key: value
-            for key, value in (await one.metrics()).items()
-            if key[0] == "preflight_gang_wait_seconds_count"
-        }
-        assert waited == {("preflight_gang_wait_seconds_count", "labels"): 1}
+        shown = await one.metrics()
+        assert shown[("preflight_config_errors_total", "stamp")] == 1
+        assert shown[("preflight_gang_leader",)] == 1
+        waited = {key for key in shown if key[0] == "preflight_gang_wait_seconds_count"}
+        assert waited == {("preflight_gang_wait_seconds_count", "labels")}

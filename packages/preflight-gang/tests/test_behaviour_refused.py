@@ -6,19 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import anyio
 import pytest
 from leading import Leading
 from played import Cluster
 from preflight_gang.core import waiting
-from preflight_kube.client.client import KubeError
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until
 from wire import Sent, refusal
 
 pytestmark = pytest.mark.anyio
-
-POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
 
 @pytest.fixture(autouse=True)
@@ -70,46 +66,6 @@ async def test_a_record_that_is_refused_is_the_cause_that_members_are_told_by_ro
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
 
 
-@pytest.fixture
-async def quota(cluster: Cluster, api: ApiFixture) -> None:
-    """The namespace may have no further ConfigMap."""
-    if api.kind != "real":
-        pytest.skip("the double knows no quota")
-    about = {"name": "none"}
-    path = f"/api/v1/namespaces/{cluster.namespace}/resourcequotas"
-    await cluster.client.create(path, {"metadata": about, "spec": {"hard": {"configmaps": "0"}}})
-    # What the quota controller would write; admission reads the status.
-    status = {"hard": {"configmaps": "0"}, "used": {"configmaps": "0"}}
-    await cluster.client.merge_patch(f"{path}/none/status", {"status": status})
-
-    async def refused() -> bool:
-        try:
-            body = {"metadata": {"generateName": "probe-"}}
-            await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/configmaps", body)
-        except KubeError as error:
-            return "exceeded quota" in str(error)
-        return False
-
-    with anyio.fail_after(600):
-        while not await refused():
-            await anyio.sleep(0.1)
-
-
-@pytest.mark.usefixtures("quota")
-async def test_a_quota_on_configmaps_is_the_cause_that_members_are_told_and_its_end_lets_them_go(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await waiting_pair(cluster)
-    for name in ("pod-0", "pod-1"):
-        await published(cluster, name, "exceeded quota: none")
-        await until(
-            lambda name=name: reasons(cluster, name, "PreflightWaiting"),  # type: ignore[misc]
-            f"the Event on {name}",
-        )
-    await cluster.client.delete(f"/api/v1/namespaces/{cluster.namespace}/resourcequotas/none")
-    await cluster.answered("sealed", "pod-0", "pod-1", generation=1, seconds=40)
-
-
 def refuses(name: str) -> Callable[[Sent], bytes | None]:
     refused = refusal(403, "Forbidden")
     return lambda sent: refused if sent.is_roster and sent.path.endswith(f"/{name}") else None
@@ -144,76 +100,6 @@ async def test_a_member_that_comes_again_meanwhile_is_told_to_wait_for_the_one_t
 
 def records(leading: Leading, cluster: Cluster) -> list[Sent]:
     return [sent for sent in leading.wire.writes(cluster.namespace) if sent.is_record]
-
-
-@pytest.fixture
-async def policy(cluster: Cluster, api: ApiFixture) -> None:
-    """Pods labelled frozen=true cannot be changed in the namespace."""
-    if api.kind != "real":
-        pytest.skip("the double knows no admission policies")
-    name = f"frozen-{cluster.namespace}"
-    rule = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "resources": ["pods"],
-        "operations": ["UPDATE"],
-    }
-    spec = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [rule]},
-        "validations": [
-            {
-                "expression": "oldObject.metadata.?labels['frozen'].orValue('') != 'true'",
-                "message": "it is frozen",
-            }
-        ],
-    }
-    await cluster.client.create(POLICIES, {"metadata": {"name": name}, "spec": spec})
-    where = {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}
-    }
-    bound = {"policyName": name, "validationActions": ["Deny"], "matchResources": where}
-    await cluster.client.create(
-        f"{POLICIES[: -len('policies')]}policybindings", {"metadata": {"name": name}, "spec": bound}
-    )
-    body = {
-        "metadata": {"name": "probe", "labels": {"frozen": "true"}},
-        "spec": {"containers": [{"name": "x", "image": "x"}]},
-    }
-    await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/pods", body)
-    path = f"/api/v1/namespaces/{cluster.namespace}/pods/probe"
-    with anyio.fail_after(600):
-        while True:
-            try:
-                await cluster.client.merge_patch(
-                    path, {"metadata": {"annotations": {"at": str(anyio.current_time())}}}
-                )
-            except KubeError as error:
-                assert "it is frozen" in str(error)
-                break
-            await anyio.sleep(0.2)
-
-
-@pytest.mark.usefixtures("policy")
-async def test_a_policy_that_keeps_a_pod_from_being_written_to_is_said_by_an_event_and_to_the_others(
-    cluster: Cluster, leading: Leading
-) -> None:
-    pods = ("pod-0", "pod-1")
-    for name in pods:
-        await cluster.admit(name)
-    await cluster.client.merge_patch(
-        f"/api/v1/namespaces/{cluster.namespace}/pods/pod-1",
-        {"metadata": {"labels": {"frozen": "true"}}},
-    )
-    for number, name in enumerate(pods):
-        await cluster.address(name, f"10.0.0.{number + 1}")
-        await cluster.test(name)
-    await until(
-        lambda: "it is frozen" in "".join(reasons(cluster, "pod-1", "PreflightAnswerRefused")),
-        "its Event",
-        40,
-    )
-    await published(cluster, "pod-0", "it is frozen")
 
 
 async def freeze(cluster: Cluster, **metadata: object) -> None:

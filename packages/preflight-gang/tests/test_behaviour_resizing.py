@@ -75,19 +75,3 @@ async def test_what_a_gang_was_resized_to_holds_for_its_next_generation(
     await until(lambda: participants(cluster, leading) == 3, "the watch has brought the new size")
     await cluster.test("pod-1", restarts=1)  # the first generation is over
     await cluster.answered("sealed", "pod-0", "pod-1", "pod-2", generation=2, nnodes=3)
-
-
-async def test_a_member_that_comes_back_at_another_address_ends_the_generation_with_that_cause(
-    cluster: Cluster, leading: Leading
-) -> None:
-    """Its sandbox was made anew before its gang check began: the restart count says nothing."""
-    await cluster.pair()
-    await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
-    await cluster.test("pod-0")
-    await cluster.address("pod-1", "10.0.0.9")
-    (roster,) = await cluster.answered("fail", "pod-0", generation=1)
-    assert roster.reason == "pod-1 has another address"
-    await cluster.test("pod-0", restarts=1)
-    (first, _) = await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
-    assert (await cluster.config_map())["data"]["peers"] == "pod-0:10.0.0.1\npod-1:10.0.0.9\n"
-    assert first.master_addr == "10.0.0.1"

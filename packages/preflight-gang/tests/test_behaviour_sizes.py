@@ -149,20 +149,3 @@ async def test_a_gang_of_a_configured_source_has_the_size_that_its_expression_fi
         await cluster.admit("pod-2", gang="train", source="teams", about="train", size=None)
         await cluster.address("pod-2", "10.0.0.3")
         await cluster.answered("sealed", "pod-0", "pod-1", "pod-2", nnodes=3)
-
-
-async def test_an_object_that_its_expression_does_not_fit_is_named(
-    cluster: Cluster, target: Connection
-) -> None:
-    config = parse(TEAMS.replace("minCount", "members"))
-    async with leads(target, config=config):
-        await create_pod_group(cluster, GANG_OF_TWO)
-        await cluster.pair(gang="train", source="teams", about="train", size=None)
-        await cluster.test("pod-0")
-        await cluster.answered(
-            "wait",
-            "pod-0",
-            missing=(
-                "the size is not known: PodGroup train: it has no spec.schedulingPolicy.gang.members",
-            ),
-        )

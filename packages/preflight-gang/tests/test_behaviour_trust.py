@@ -18,27 +18,16 @@ from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 
-OTHER = stamp("job-2")
-FORGED = {
-    "another gang's ConfigMap": encode_stamp(
-        msgspec.structs.replace(stamp(), config_map=OTHER.config_map)
-    ),
-    "an id that the label does not follow from": encode_stamp(OTHER),
-    "a higher version": '{"v":9,"id":"job-1","source":"labels","config_map":"preflight-job-1.labels","takes_part":true}',
-    "no JSON": "me too",
-}
-
 
 def newer(cluster: Cluster, version: str) -> bool:
     return int(cluster.pods["pod-0"]["metadata"]["resourceVersion"]) > int(version)
 
 
-@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED.keys())
 async def test_a_stamp_that_cannot_be_believed_is_ignored_counted_and_told_once(
-    forged: str, cluster: Cluster, leading: Leading, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, leading: Leading, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    uid = await cluster.admit("forged", stamp=forged)
+    uid = await cluster.admit("forged", stamp=encode_stamp(stamp("job-2")))
     await cluster.address("forged", "10.0.0.9")
     await cluster.pair()
     rosters = await cluster.answered("sealed", "pod-0", "pod-1")

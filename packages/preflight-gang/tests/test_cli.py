@@ -11,7 +11,6 @@ import pytest
 from preflight_gang.cli import main
 from preflight_gang.config import OWN
 from preflight_gang.metrics import Metrics
-from preflight_kube.cli.commands import EXIT_CODES
 from preflight_testing.documents import ended
 
 run = partial(ended, main)
@@ -20,20 +19,6 @@ run = partial(ended, main)
 def validated(file: Path) -> tuple[int, list[str], list[str]]:
     end = run("validate-config", str(file))
     return end.status, end.out.splitlines(), end.err.splitlines()
-
-
-@pytest.mark.parametrize("port", ["many", "-1", "65536", "8080.0"])
-def test_what_is_no_port_is_refused_in_a_sentence(port: str) -> None:
-    end = run("run", f"--port={port}")
-    assert end.status == 2
-    assert f'"{port}" is not a port; give a number from 0 to 65535' in end.err
-
-
-def test_a_configuration_that_cannot_be_read_is_named_with_what_to_do(tmp_path: Path) -> None:
-    absent, binary = tmp_path / "absent.yaml", tmp_path / "binary.yaml"
-    binary.write_bytes(b"\xff\xfe")
-    for file, why in ((absent, "No such file or directory"), (binary, "not UTF-8")):
-        assert validated(file) == (2, [], [f"{file}: {why}; give a readable file."])
 
 
 def test_each_problem_is_told_once_in_words_without_python_in_them(tmp_path: Path) -> None:
@@ -97,15 +82,6 @@ def test_no_check_at_all_is_a_warning(tmp_path: Path) -> None:
             f"{file}: warning: checks: is empty, so no result is counted; name those of the injector."
         ],
     )
-
-
-def test_it_says_its_version_and_what_its_exit_statuses_mean() -> None:
-    for option, part in (
-        ("--version", f"preflight-gang {version('preflight-gang')}\n"),
-        ("--help", EXIT_CODES[:40]),
-    ):
-        end = run(option)
-        assert (end.status, part in end.out) == (0, True)
 
 
 def test_the_metrics_say_which_version_runs() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from preflight_gang.api.sources import BUILT_IN
-from preflight_gang.config import ConfigError, parse, sources_of
+from preflight_gang.config import ConfigError, parse, parse_values, sources_of
 
 OURS = "{name: ours, group: example.com, resource: teams, kind: Team, size: spec.size, podLabel: example.com/team}"
 
@@ -91,3 +91,21 @@ def test_an_audit_that_would_never_rest_is_refused(interval: str) -> None:
 @pytest.mark.parametrize("none", ["0", "'0'", "0s"])
 def test_no_audit_is_a_choice(none: str) -> None:
     assert parse(f"auditInterval: {none}").audit_seconds == 0
+
+
+SHARED = "global: {preflight: {checks: [{name: dcgm-diag, image: d}, {name: ours, image: o}]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "counted"),
+    [
+        ("", ("dcgm-diag", "ours")),
+        ("checks: null", ("dcgm-diag", "ours")),
+        ("checks: [own]", ("own",)),
+    ],
+)
+def test_the_shared_checks_are_counted_by_a_controller_that_has_no_list_of_its_own(
+    own: str, counted: tuple[str, ...]
+) -> None:
+    config, _ = parse_values(f"{SHARED}preflight-gang: {{enabled: true, {own}}}")
+    assert config.checks == counted

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from preflight_gang.api.crd import crd, node_health_crd
 from preflight_kube.api import node_health
-from preflight_proto.policy import GROUP, KIND, PLURAL, VERSION, path
+from preflight_proto.policy import GROUP, KIND, VERSION, path
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 LABELS = f"{GROUP}/gang"
@@ -89,21 +89,6 @@ def test_the_api_server_refuses_what_makes_no_sense_and_says_why(
 @pytest.mark.parametrize("spec", TAKEN)
 def test_the_api_server_takes_what_makes_sense(server: ApiServer, spec: Any) -> None:
     assert refused(server, spec) == ""
-
-
-def test_the_definition_has_all_that_its_kind_needs() -> None:
-    spec = crd()["spec"]
-    assert (spec["scope"], spec["names"]["plural"], spec["names"]["kind"]) == (
-        "Namespaced",
-        PLURAL,
-        KIND,
-    )
-    [version] = spec["versions"]
-    assert version["subresources"] == {"status": {}}
-    assert [column["name"] for column in version["additionalPrinterColumns"]][:2] == [
-        "Accepted",
-        "Reason",
-    ]
 
 
 def status(gpus: int, checks: int, text: int) -> dict[str, Any]:

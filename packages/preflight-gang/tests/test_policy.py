@@ -51,37 +51,34 @@ def verdicts(*policies: StoredOverride) -> dict[str, str]:
     return {one.metadata.name: verdict.reason for one, verdict in judge(policies)}
 
 
-def test_one_alone_is_in_force() -> None:
-    assert verdicts(policy("one")) == {"one": "InForce"}
+GOING: dict[str, Any] = {"deletionTimestamp": "2026-11-21T08:30:00Z"}
+IN_FORCE: dict[str, tuple[list[StoredOverride], dict[str, str]]] = {
+    "one alone": ([policy("one")], {"one": "InForce"}),
+    "the first by name of those as old": (
+        [policy("b"), policy("a")],
+        {"a": "InForce", "b": "Superseded"},
+    ),
+    "the oldest valid one": (
+        [policy("old", BAD), policy("new", second=1)],
+        {"old": "Invalid", "new": "InForce"},
+    ),
+    "what is being deleted makes room at once": (
+        [policy("old", **GOING), policy("new", second=1)],
+        {"old": "Terminating", "new": "InForce"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("policies", "reasons"), IN_FORCE.values(), ids=IN_FORCE)
+def test_which_is_in_force(policies: list[StoredOverride], reasons: dict[str, str]) -> None:
+    assert verdicts(*policies) == reasons
 
 
 def test_the_oldest_is_in_force_and_the_others_name_it() -> None:
-    judged = {
-        one.metadata.name: v
-        for one, v in judge([policy("a", second=5), policy("z", second=1), policy("m", second=3)])
-    }
-    assert {name: v.reason for name, v in judged.items()} == {
-        "a": "Superseded",
-        "m": "Superseded",
-        "z": "InForce",
-    }
-    assert all("superseded by z" in judged[name].message for name in ("a", "m"))
-
-
-def test_of_those_as_old_as_each_other_the_first_by_name_is_in_force() -> None:
-    assert verdicts(policy("b"), policy("a")) == {"a": "InForce", "b": "Superseded"}
-
-
-def test_the_oldest_valid_one_is_in_force() -> None:
-    assert verdicts(policy("old", BAD), policy("new", second=1)) == {
-        "old": "Invalid",
-        "new": "InForce",
-    }
-
-
-def test_what_is_being_deleted_makes_room_at_once() -> None:
-    going = policy("old", deletionTimestamp="2026-11-21T08:30:00Z")
-    assert verdicts(going, policy("new", second=1)) == {"old": "Terminating", "new": "InForce"}
+    judged = judge([policy("a", second=5), policy("z", second=1), policy("m", second=3)])
+    said = {one.metadata.name: (v.reason, "superseded by z" in v.message) for one, v in judged}
+    superseded = ("Superseded", True)
+    assert said == {"a": superseded, "m": superseded, "z": ("InForce", False)}
 
 
 @given(

@@ -130,23 +130,6 @@ def test_a_failure_is_shown_though_its_event_is_gone() -> None:
     assert "No node is sick, 1 suspect: suspect; of what" in text
 
 
-@pytest.mark.component  # asks a double over HTTP
-def test_who_may_not_read_nodehealths_has_the_report_of_events(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    double = ApiDouble()
-    refused = ApiAnswer(403, {"kind": "Status", "message": "no", "code": 403})
-    double.fault = lambda request: refused if "nodehealths" in request.path else None
-    with double:
-        double.create("namespaces", {"metadata": {"name": "ml"}})
-        double.create("events", event("node-a", "failed"))
-        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", double.url)))
-        told = ended(main, "report", "--since", "9000d")
-    assert told.status == 0
-    assert "Which node is sick is not known; 1 runs held a pod back" in told.out
-    assert "Not read: " in told.err
-
-
 def test_what_others_wrote_is_text_on_the_page_and_nothing_else() -> None:
     text = page(assemble([event("node-a", "failed", reason="<script>x</script>")], {}, SINCE))
     assert "<script>" not in text
@@ -170,16 +153,22 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
 
 
 @pytest.mark.component  # asks a double over HTTP
-def test_a_cluster_without_nodehealths_is_reported_by_its_events(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("there", [True, False], ids=["refused", "not there"])
+def test_who_cannot_read_nodehealths_has_the_report_of_events(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    double = ApiDouble(absent=["preflight.nvsentinel.nvidia.com/v1alpha1"])
-    with double:
+    absent = [] if there else ["preflight.nvsentinel.nvidia.com/v1alpha1"]
+    refused = ApiAnswer(403, {"kind": "Status", "message": "no", "code": 403})
+    with ApiDouble(absent=absent) as double:
+        if there:
+            double.fault = lambda request: refused if "nodehealths" in request.path else None
         double.create("namespaces", {"metadata": {"name": "ml"}})
         double.create("events", event("node-a", "failed"))
         monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", double.url)))
         told = ended(main, "report", "--since", "9000d", "-o", "json")
+    assert told.status == 0
     assert [one["node"] for one in json.loads(told.out)["findings"]] == ["node-a"]
+    assert "Not read: " in told.err
 
 
 @pytest.mark.parametrize("time", ["a week", "-7d", "-12h", "nand", "infd"])

@@ -88,6 +88,22 @@ def test_a_run_has_its_times_by_the_api_servers_clock() -> None:
     assert ended.started == datetime(2026, 11, 21, 9, 0, 5, tzinfo=UTC)
 
 
+def test_a_check_took_no_longer_than_its_container_and_a_day() -> None:
+    begun, end = datetime(2026, 11, 21, 8, tzinfo=UTC), datetime(2026, 11, 21, 8, 0, 55, tzinfo=UTC)
+    said = read(names.container_name("ours"), ContainerTerminated(exit_code=1, message=SAID))
+    for duration, times, seconds in (
+        (9.5, (begun, end), 9.5),
+        (1e308, (begun, end), 56),  # the kubelet's times are whole seconds
+        (0.0, (begun, end), 55),
+        (1e308, (None, end), 86_400),
+    ):
+        result = msgspec.structs.replace(said, duration=duration)
+        ended = EndedCheck(
+            run="1", check="ours", result=result, exit_code=1, started=times[0], finished=times[1]
+        )
+        assert ended.seconds == seconds
+
+
 def test_what_only_observes_is_told_not_to_hold_the_pod_back() -> None:
     end = ContainerTerminated(exit_code=0, message=SAID.replace("true", "false"))
     result = read(names.container_name("ours"), end)

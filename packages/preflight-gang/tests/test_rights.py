@@ -15,11 +15,11 @@ from played import Cluster, container, played
 from preflight_gang.api.crd import crd, node_health_crd
 from preflight_gang.api.sources import BUILT_IN
 from preflight_kube.auth.connection import connection
-from preflight_kube.client.client import Client, KubeError
+from preflight_kube.client.client import Client
 from preflight_proto import names, policy
 from preflight_testing.apiserver import ASSETS, GANG_APIS, ApiServer, assets, version
 from preflight_testing.helm import UMBRELLA, Object, render
-from preflight_testing.rights import NOT_SENT, Rights, compared, granted, read
+from preflight_testing.rights import Rights, compared, granted, read
 from preflight_testing.waiting import until
 from replica import replica
 
@@ -206,42 +206,6 @@ async def test_the_chart_grants_exactly_what_a_controller_uses(
             while any("never did" in said for said in rights()):
                 await anyio.sleep(0.2)
     assert rights() == []
-
-
-async def test_without_the_right_to_delete_the_owners_of_a_record_cannot_change_where_a_cluster_guards_them(
-    audited: ApiServer,
-) -> None:
-    """Why the chart grants what no request of the controller needs."""
-    assert ("", "configmaps", "delete") in NOT_SENT
-    rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "update"]}]
-    audited.call("POST", PATHS["ClusterRole"], {"metadata": {"name": "meek"}, "rules": rules})
-    audited.call("POST", PATHS["ServiceAccount"], {"metadata": {"name": "meek"}})
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "meek"}
-    subject = {"kind": "ServiceAccount", "name": "meek", "namespace": HOME}
-    audited.call(
-        "POST",
-        PATHS["ClusterRoleBinding"],
-        {"metadata": {"name": "meek"}, "roleRef": role, "subjects": [subject]},
-    )
-    owner = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "name": "one",
-        "uid": "u-1",
-        "blockOwnerDeletion": False,
-    }
-    record: Object = {"metadata": {"name": "preflight-owned", "ownerReferences": [owner]}}
-    where = "/api/v1/namespaces/default/configmaps"
-    audited.call("POST", where, record)
-    meek = audited.kubeconfig(audited.home / "meek", audited.token_of(HOME, "meek"))
-    target = connection({"KUBECONFIG": str(meek)})
-    async with Client(target, agent="tests") as client:
-        await client.replace(f"{where}/preflight-owned", record)
-        record["metadata"]["ownerReferences"] = [{**owner, "uid": "u-2"}]
-        with pytest.raises(
-            KubeError, match="cannot set an ownerRef on a resource you can't delete"
-        ):
-            await client.replace(f"{where}/preflight-owned", record)
 
 
 def line(verb: str, resource: str, *, user: str = ACCOUNT, allowed: bool = True, **ref: str) -> str:

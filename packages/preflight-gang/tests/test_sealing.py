@@ -205,6 +205,9 @@ def test_a_failure_does_not_end_a_gang_that_is_complete_without_it() -> None:
 
 def test_a_member_restarted_in_place_ends_the_generation_for_those_who_joined_it() -> None:
     one, two = waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
+    moved = checking("pod-1", "10.0.0.9")  # its sandbox was made anew
+    elsewhere = decide(gang(one, moved, record=record(one, two))).answers["uid-pod-0"]
+    assert (elsewhere.answer, elsewhere.reason) == ("fail", "pod-1 has another address")
     again = waiting("pod-1", "10.0.0.2", restarts=1)
     decision = decide(gang(one, again, record=record(one, two)))
     assert not decision.seal

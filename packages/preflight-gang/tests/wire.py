@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,15 +23,12 @@ _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 
 @dataclass(eq=False)
 class Sent:
-    """One request; ``status`` is the answer's, 0 while there is none. ``at``: when it came, in
-    monotonic seconds.
-    """
+    """One request; ``status`` is the answer's, 0 while there is none."""
 
     method: str
     path: str
     body: bytes
     status: int = 0
-    at: float = field(default_factory=time.monotonic)
 
     @property
     def is_roster(self) -> bool:
@@ -50,8 +47,8 @@ class Wire:
 
     ``holds``: requests of which it is true are kept until :meth:`release`, and are lost when their
     sender dies meanwhile. ``answers``: what it says is answered in the server's place, which hears
-    nothing of the request; with ``Connection: close`` it hangs up then. ``swallows``: requests of
-    which it is true arrive, but their answers do not come back.
+    nothing of the request. ``swallows``: requests of which it is true arrive, but their answers do
+    not come back.
     """
 
     def __init__(self, target: Connection) -> None:
@@ -65,17 +62,11 @@ class Wire:
         self.most_under_way = 0
         """Of writes that were sent and had no answer yet."""
         self._released = asyncio.Event()
-        self._open: set[asyncio.Task[None]] = set()
 
     def release(self) -> None:
         """Let go on what is held, and hold nothing more."""
         self.holds = lambda _: False
         self._released.set()
-
-    def cut(self) -> None:
-        """Drop every connection; watches must be begun anew."""
-        for task in self._open:
-            task.cancel()
 
     def writes(self, namespace: str = "") -> list[Sent]:
         """What was written so far, leases apart; of one namespace or of all."""
@@ -99,9 +90,6 @@ class Wire:
             await anyio.sleep(0.005)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
         up: asyncio.StreamWriter | None = None
         back: asyncio.Task[None] | None = None
         at: list[Sent] = []  # the request whose answer is awaited
@@ -122,14 +110,6 @@ class Wire:
                     if (said := self.answers(sent)) is not None:
                         sent.status = int(said[9:12])
                         writer.write(said)
-                        if (
-                            b"\r\nconnection: close\r\n"
-                            in said.partition(b"\r\n\r\n")[0].lower() + b"\r\n"
-                        ):
-                            await writer.drain()
-                            writer.close()
-                            await writer.wait_closed()
-                            return
                         continue
                     if self.holds(sent) and not await self._let_go(sent, reader):
                         return
@@ -137,7 +117,6 @@ class Wire:
                     up.write(head + body)
                     await up.drain()
         finally:
-            self._open.discard(task)
             if back is not None:
                 back.cancel()
             for end in (writer, up):
