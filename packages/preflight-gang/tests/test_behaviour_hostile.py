@@ -1,99 +1,17 @@
-"""Objects that mean no good: whatever they hold, the gangs of others are told at once, and they are
-named and counted.
-"""
+"""Objects that do not say a size: the gangs of others are told at once, and their own why."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 import pytest
-from hostile import DEEP, gang_map, giant_record
 from leading import leads
-from played import Cluster, container
+from played import Cluster
 from preflight_kube.auth.connection import Connection
-from preflight_proto import names
 from preflight_testing.plugin import ApiFixture
 
 pytestmark = pytest.mark.anyio
-
-Attack = Callable[[Cluster], Awaitable[object]]
-
-
-async def _deep_stamp(cluster: Cluster) -> None:
-    await cluster.admit("evil", stamp=DEEP)
-
-
-async def _deep_roster(cluster: Cluster) -> None:
-    await cluster.admit("evil", gang="evil")
-    path = f"/api/v1/namespaces/{cluster.namespace}/pods/evil"
-    await cluster.client.merge_patch(
-        path, {"metadata": {"annotations": {names.ROSTER_ANNOTATION: DEEP}}}
-    )
-
-
-async def _deep_result(cluster: Cluster) -> None:
-    await cluster.admit("evil", gang="evil")
-    ended = container("nccl-allreduce", "ended", message=DEEP)
-    await cluster.address("evil", "10.0.8.8", container("dcgm-diag", "ended", message=DEEP), ended)
-
-
-async def _deep_record(cluster: Cluster) -> None:
-    await cluster.admit("evil", gang="evil")
-    for name in ("", "x"):
-        body = gang_map(cluster.namespace, "evil", name=name, data={"members": DEEP})
-        await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/configmaps", body)
-
-
-async def _empty_projection(cluster: Cluster) -> None:
-    volumes = [
-        {"name": names.NODE_VOLUME, "projected": {"sources": None}},
-        {"name": "v", "projected": {}},
-    ]
-    await cluster.admit("evil", gang="evil", spec={"volumes": volumes, "initContainers": []})
-
-
-async def _packed_record(cluster: Cluster) -> None:
-    await cluster.admit("evil", gang="evil")
-    body = giant_record(cluster.namespace, "evil")
-    await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/configmaps", body)
-
-
-ATTACKS: dict[str, Attack] = {
-    "a stamp nested deeply": _deep_stamp,
-    "a roster nested deeply": _deep_roster,
-    "a result nested deeply": _deep_result,
-    "a record nested deeply": _deep_record,
-    "a projected volume without sources": _empty_projection,
-    "a record that unpacks to 64 MiB": _packed_record,
-}
-
-
-async def _told_at_once(cluster: Cluster) -> None:
-    await cluster.pair()
-    await cluster.answered("sealed", "pod-0", "pod-1", seconds=60)
-
-
-@pytest.mark.parametrize(
-    ("attack", "before"),
-    [
-        pytest.param(
-            attack, bool(number % 2), id=f"{name}, {'listed' if number % 2 else 'watched'}"
-        )
-        for number, (name, attack) in enumerate(ATTACKS.items())
-    ],
-)
-async def test_beside_it_a_gang_is_told_at_once(
-    before: bool, attack: Attack, cluster: Cluster, target: Connection
-) -> None:
-    if before:
-        await attack(cluster)
-    async with leads(target) as leading:
-        if not before:
-            await attack(cluster)
-        await _told_at_once(cluster)
-        assert set(leading.controller._client.mirrors.behind().values()) == {0.0}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gangs import result_line
-from leading import Leading, leads, settled
+from leading import leads, settled
 from played import Cluster, container
 from preflight_kube.auth.connection import Connection
 from preflight_testing.waiting import until
@@ -25,16 +25,6 @@ def recorded(cluster: Cluster) -> list[int]:
         for one in cluster.records
         if one["metadata"]["name"] == "preflight-job-1.labels"
     ]
-
-
-async def test_a_gang_whose_last_member_has_gone_is_counted_no_more(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await sealed_pair(cluster)
-    await until(lambda: leading.counted("preflight_gangs") == 1, "it is counted")
-    await cluster.delete("pod-0")
-    await cluster.delete("pod-1")
-    await until(lambda: leading.counted("preflight_gangs") == 0, "it is counted no more")
 
 
 @pytest.mark.parametrize("grace", [0, 30], ids=["at once", "gracefully"])
@@ -60,6 +50,9 @@ async def test_a_member_that_passed_and_went_keeps_the_verdict_for_those_who_hav
         if grace:
             await cluster.delete("pod-0")
         await settled(cluster, leading)
+        await until(
+            lambda: leading.counted("preflight_gangs") == 1, "the sentinel's is counted no more"
+        )
     async with leads(target, epoch=2) as another:
         await cluster.admit("pod-0")
         await cluster.address("pod-0", "10.0.0.9")
