@@ -82,12 +82,8 @@ def checked(world: World, name: str, check: str, **status: Any) -> Json:
 def ended(outcome: str, code: str, check: str = "dcgm-diag") -> Json:
     """The state of a check that has ended so."""
     result = {"v": 1, "check": check, "outcome": outcome, "code": code, "gated": True}
-    return {
-        "terminated": {
-            "exitCode": 0,
-            "message": json.dumps({**result, "duration": 9.5, "reason": "why."}),
-        }
-    }
+    message = json.dumps({**result, "duration": 9.5, "reason": "why."})
+    return {"terminated": {"exitCode": 0, "message": message}}
 
 
 def kept(world: World, change: Callable[[str], str]) -> None:
@@ -124,10 +120,7 @@ def _healthy() -> dict[str, list[Json]]:
             item["metadata"].setdefault("namespace", "preflight")
         read.setdefault(item["kind"], []).append(item)
     _released(read)
-    notes = {
-        "meta.helm.sh/release-name": "preflight",
-        "meta.helm.sh/release-namespace": "preflight",
-    }
+    notes = {f"meta.helm.sh/release-{key}": "preflight" for key in ("name", "namespace")}
     for kind, items in list(read.items()):
         for item in items:
             if kind != "Secret":
@@ -137,33 +130,20 @@ def _healthy() -> dict[str, list[Json]]:
     for kind in ("Deployment", "DaemonSet"):
         for item in list(read[kind]):
             _pods(item, read)
-    nodes = {
-        "capacity": {"nvidia.com/gpu": "8"},
-        "conditions": [
-            {"type": "Ready", "status": "True"},
-            {"type": "NCCLLoopbackTest", "status": "False"},
-        ],
-    }
-    read["Node"] = [
-        {"kind": "Node", "metadata": {"name": n}, "status": copy.deepcopy(nodes)} for n in NODES
-    ]
+    well = {"type": "NCCLLoopbackTest", "status": "False"}
+    read |= {"Node": [], "Supplier": [], "SupplierPod": []}
+    for node in NODES:
+        status = {"capacity": {"nvidia.com/gpu": "8"}, **true("Ready")}
+        status["conditions"].append(dict(well))
+        read["Node"].append({"kind": "Node", "metadata": {"name": node}, "status": status})
     for name in ("platform-connectors", "nvidia-dcgm"):
         labels, where = {"app": name}, {"namespace": "nvidia"}
-        read.setdefault("Supplier", []).append(
-            {
-                "kind": "DaemonSet",
-                "metadata": {"name": name, **where},
-                "spec": {"selector": {"matchLabels": labels}},
-            }
-        )
-        read.setdefault("SupplierPod", []).extend(
-            {
-                "metadata": {"name": f"{name}-{node}", "labels": labels, **where},
-                "spec": {"nodeName": node},
-                "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-            }
-            for node in NODES
-        )
+        spec, metadata = {"selector": {"matchLabels": labels}}, {"name": name, **where}
+        read["Supplier"].append({"kind": "DaemonSet", "metadata": metadata, "spec": spec})
+        for node in NODES:
+            about = {"name": f"{name}-{node}", "labels": labels, **where}
+            on = {"spec": {"nodeName": node}, "status": true("Ready")}
+            read["SupplierPod"].append({"metadata": about, **on})
     labels = {names.NAMESPACE_LABEL: names.NAMESPACE_ENABLED}
     read["OptedIn"] = [{"kind": "Namespace", "metadata": {"name": "ml", "labels": labels}}]
     read |= {"CheckedPod": [], "PreflightConfig": [], "OwnKind": []}
@@ -179,19 +159,19 @@ def _released(read: dict[str, list[Json]]) -> None:
     )
     packed = _base64(_base64(gzip.compress(json.dumps({"manifest": manifest}).encode())).encode())
     others = [item for item in read.get("Secret", []) if item["type"] != "helm.sh/release.v1"]
-    read["Secret"] = [
-        *others,
-        {
-            "kind": "Secret",
-            "type": "helm.sh/release.v1",
-            "metadata": {
-                "name": "sh.helm.release.v1.preflight.v3",
-                "namespace": "preflight",
-                "labels": {"name": "preflight", "status": "deployed", "version": "3"},
-            },
-            "data": {"release": packed},
-        },
-    ]
+    labels = {"name": "preflight", "status": "deployed", "version": "3"}
+    about = {**_placed("sh.helm.release.v1.preflight.v3"), "labels": labels}
+    kept = {"kind": "Secret", "type": "helm.sh/release.v1", "metadata": about}
+    read["Secret"] = [*others, {**kept, "data": {"release": packed}}]
+
+
+def _placed(name: str) -> Json:
+    return {"name": name, "namespace": "preflight"}
+
+
+def true(*types: str) -> Json:
+    """A status in which these conditions are True."""
+    return {"conditions": [{"type": type_, "status": "True"} for type_ in types]}
 
 
 _NOT_OF_HELM = {
@@ -205,12 +185,8 @@ def _workload(item: Json, read: dict[str, list[Json]]) -> None:
     item["status"] = {"readyReplicas": replicas, "replicas": replicas}
     for volume in item["spec"]["template"]["spec"].get("volumes", []):
         if (secret := volume.get("secret", {}).get("secretName", "")).endswith("-tls"):
-            made = {
-                "kind": "Secret",
-                "type": "kubernetes.io/tls",
-                "metadata": {"name": secret, "namespace": "preflight"},
-                "data": {"tls.crt": certificate()},
-            }
+            made = {"kind": "Secret", "type": "kubernetes.io/tls", "metadata": _placed(secret)}
+            made["data"] = {"tls.crt": certificate()}
             if not any(s["metadata"]["name"] == secret for s in read["Secret"]):
                 read["Secret"].append(made)
 
@@ -219,29 +195,15 @@ def _pods(item: Json, read: dict[str, list[Json]]) -> None:
     template = item["spec"]["template"]["metadata"]
     number = 3 if item["kind"] == "DaemonSet" else item["spec"].get("replicas", 1)
     for i in range(number):
-        read.setdefault("Pod", []).append(
-            {
-                "kind": "Pod",
-                "metadata": {
-                    "name": f"{item['metadata']['name']}-{i}",
-                    "namespace": "preflight",
-                    "labels": template["labels"],
-                },
-                "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-            }
-        )
+        about = {**_placed(f"{item['metadata']['name']}-{i}"), "labels": template["labels"]}
+        made = {"kind": "Pod", "metadata": about, "status": true("Ready")}
+        read.setdefault("Pod", []).append(made)
 
 
 def _service(item: Json, read: dict[str, list[Json]]) -> None:
     name = item["metadata"]["name"]
-    made = {
-        "metadata": {
-            "name": f"{name}-x",
-            "namespace": "preflight",
-            "labels": {"kubernetes.io/service-name": name},
-        },
-        "endpoints": [{"conditions": {"ready": True}}],
-    }
+    about = {**_placed(f"{name}-x"), "labels": {"kubernetes.io/service-name": name}}
+    made = {"metadata": about, "endpoints": [{"conditions": {"ready": True}}]}
     read.setdefault("EndpointSlice", []).append(made)
 
 
@@ -264,12 +226,7 @@ def _cron(item: Json, _: dict[str, list[Json]]) -> None:
 
 
 def _definition(item: Json, _: dict[str, list[Json]]) -> None:
-    item["status"] = {
-        "conditions": [
-            {"type": "NamesAccepted", "status": "True"},
-            {"type": "Established", "status": "True"},
-        ]
-    }
+    item["status"] = true("NamesAccepted", "Established")
 
 
 _FILLED = {

@@ -1,15 +1,17 @@
 """Each planted fault is named, with a line to type, and no other.
 
-A row of :data:`FAULTS`: the fault, the sentence's subject, what it says, the line to type.
+A row of :data:`FAULTS`: the fault, how its sentence begins (… is anything), the line to type.
 """
 
 from __future__ import annotations
 
 import base64
 import copy
+import glob
 import gzip
 import json
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 
 import pytest
 import trustme
@@ -19,6 +21,8 @@ from preflight_cli.installation import problems
 from preflight_proto import names
 from preflight_testing.helm import PARTS, version
 
+pytestmark = pytest.mark.component  # renders the charts
+
 INJECTOR, GANG = "preflight-injector", "preflight-gang"
 Fault = Callable[[World], object]
 
@@ -27,22 +31,15 @@ def found(world: World) -> list[Problem]:
     return problems(world.cluster())
 
 
-@pytest.mark.component  # renders the charts
 def test_nothing_is_wrong_where_nothing_is() -> None:
     assert found(World()) == []
 
 
 def _pod_waits(world: World, reason: str, message: str = "") -> None:
     world.one("Deployment", INJECTOR)["status"]["readyReplicas"] = 1
-    world.one("Pod", f"{INJECTOR}-0")["status"] = {
-        "containerStatuses": [
-            {
-                "name": "webhook",
-                "image": "nowhere/webhook:1",
-                "state": {"waiting": {"reason": reason, "message": message}},
-            }
-        ]
-    }
+    state = {"waiting": {"reason": reason, "message": message}}
+    container = {"name": "webhook", "image": "nowhere/webhook:1", "state": state}
+    world.one("Pod", f"{INJECTOR}-0")["status"] = {"containerStatuses": [container]}
 
 
 def _pod_ended(world: World) -> None:
@@ -69,6 +66,12 @@ def _ten_runs(world: World) -> None:
         checked(world, f"pod-{i}", "dcgm-diag", state=state)
 
 
+def _lease(part: str, component: str) -> str:
+    """The line to type where nobody leads."""
+    labels = f"app.kubernetes.io/name={part},app.kubernetes.io/component={component}"
+    return f"kubectl -n preflight logs -l {labels} --tail=20"
+
+
 def _kept(world: World) -> None:
     notes = world.one("CustomResourceDefinition", "preflightconfigs." + names.PREFIX[:-1])
     notes["metadata"]["annotations"]["meta.helm.sh/release-name"] = "earlier"
@@ -85,14 +88,12 @@ def _unready(world: World) -> None:
 
 
 def _sick(world: World) -> None:
-    world.one("Node", "node-b")["status"]["conditions"].append(
-        {
-            "type": "DcgmDiagnosticMemory",
-            "status": "True",
-            "message": "GPU 3",
-            "lastTransitionTime": ago(hours=2),
-        }
-    )
+    _sick_by(world, "DcgmDiagnosticMemory")
+
+
+def _sick_by(world: World, kind: str) -> None:
+    condition = {"type": kind, "status": "True", "lastTransitionTime": ago(hours=2)}
+    world.one("Node", "node-b")["status"]["conditions"].append(condition)
 
 
 def _edited(world: World) -> None:
@@ -140,8 +141,7 @@ def _sick_by_ours(world: World) -> None:
     for part in (GANG, "preflight-gpu-scheduler"):
         world.config(part, lambda c: c.update(nodeConditions=["Ours*"]))
     world.config("preflight-appwrapper", lambda c: c["nodeHealth"].update(conditions=["Ours*"]))
-    ours = {"type": "OursGpu", "status": "True", "lastTransitionTime": ago(hours=2)}
-    world.one("Node", "node-b")["status"]["conditions"].append(ours)
+    _sick_by(world, "OursGpu")
 
 
 def _crd_refused(world: World) -> None:
@@ -172,6 +172,22 @@ def _no_gangs(world: World) -> None:
     world.config(INJECTOR, lambda c: c["checks"].append(gang_wide))
 
 
+def _no_labeler(world: World) -> None:
+    about = {"part-of": "preflight", "name": "preflight-appwrapper", "component": "labeler"}
+    labels = {f"app.kubernetes.io/{key}": value for key, value in about.items()}
+    world.add("Lease", "preflight-appwrapper-labeler", "preflight", metadata={"labels": labels})
+
+
+def _excluded(world: World) -> None:
+    labels = {names.NAMESPACE_LABEL: names.NAMESPACE_ENABLED}
+    world.add("OptedIn", "nvsentinel", metadata={"labels": labels})
+
+
+def _refused_config(world: World) -> None:
+    refused = {"type": "Accepted", "status": "False", "message": "two in one."}
+    world.add("PreflightConfig", "mine", "ml", status={"conditions": [refused]})
+
+
 def _twice(world: World) -> None:
     second = copy.deepcopy(world.one("Deployment", GANG))
     second["metadata"]["namespace"] = "elsewhere"
@@ -195,27 +211,33 @@ def _history(world: World, revisions: dict[int, str]) -> None:
             world.read["Secret"].append(of_it)
 
 
+def release(change: Fault, status: str, do: str) -> Row:
+    """A release whose last change has not ended well."""
+    return change, f"release preflight/preflight is {status}", do
+
+
 UPGRADE = "helm -n preflight upgrade preflight CHART --reset-then-reuse-values"
+BACK = "helm -n preflight rollback preflight{}  # unless Helm is still at work"
 CERTS = "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs"
-Row = tuple[Fault, str, str, str]
+Row = tuple[Fault, str, str]
 
 
 def gone(kind: str, name: str, place: str = "preflight/") -> Row:
     """An object of the release that is not there."""
-    what = "of release preflight/preflight is not there"
-    return lambda w: w.gone(kind, name), f"{kind} {place}{name}", what, UPGRADE
+    told = f"{kind} {place}{name} of release preflight/preflight is not there"
+    return lambda w: w.gone(kind, name), told, UPGRADE
 
 
 def altered(change: Fault, where: str, what: str = "") -> Row:
     """An object that is not as the release made it."""
-    return change, where, f"is not as release preflight/preflight made it: {what}", UPGRADE
+    return change, f"{where} is not as release preflight/preflight made it: {what}", UPGRADE
 
 
 def waits(reason: str, what: str, message: str = "") -> Row:
     """A pod of the injector that does not start."""
     do = f"kubectl -n preflight describe pod {INJECTOR}-0"
-    where = f"Deployment preflight/{INJECTOR}"
-    return lambda w: _pod_waits(w, reason, message), where, what, do
+    told = f"Deployment preflight/{INJECTOR} has 1 of 2 pods ready: {what}"
+    return lambda w: _pod_waits(w, reason, message), told, do
 
 
 def configured(text: str) -> Row:
@@ -228,23 +250,24 @@ def configured(text: str) -> Row:
 def tls(data: Callable[[], dict[str, str]], what: str) -> Row:
     """A Secret with another certificate, or none."""
     name = f"{INJECTOR}-tls"
-    return (
-        lambda w: w.one("Secret", name).update(data=data()),
-        f"Secret preflight/{name}",
-        what,
-        CERTS,
-    )
+    told = f"Secret preflight/{name} {what}"
+    return lambda w: w.one("Secret", name).update(data=data()), told, CERTS
+
+
+def _forgotten(world: World, *lines: str) -> None:
+    """Helm keeps nothing of the objects that have all these lines."""
+
+    def left(text: str) -> str:
+        every = text.split("---\n")
+        return "---\n".join(item for item in every if not all(line in item for line in lines))
+
+    kept(world, left)
 
 
 def _ends_elsewhere(world: World) -> None:
     """No CronJob of ours keeps it."""
     world.read["CronJob"].clear()
-    kept(
-        world,
-        lambda text: "---\n".join(
-            item for item in text.split("---\n") if "kind: CronJob" not in item
-        ),
-    )
+    _forgotten(world, "kind: CronJob")
     world.one("Secret", f"{INJECTOR}-tls")["data"]["tls.crt"] = certificate(days=3.5)
 
 
@@ -255,46 +278,37 @@ def trusts(change: Callable[[dict[str, str]], object], what: str) -> Row:
         for webhook in world.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"]:
             change(webhook["clientConfig"])
 
-    return plant, f"MutatingWebhookConfiguration {INJECTOR}", what, CERTS
+    return plant, f"MutatingWebhookConfiguration {INJECTOR} {what}", CERTS
 
 
 def schedules(change: Fault, minor: str, value: str = "preflight-gpu-scheduler.") -> Row:
     """A kube-scheduler of another version than the cluster's."""
     where = "Deployment preflight/preflight-gpu-scheduler-scheduler"
     do = f"{UPGRADE} --set {value}kubeScheduler.image=…:v{minor}"
-    return change, where, f"runs kube-scheduler 1.36 in a cluster of {minor}", do
+    return change, f"{where} runs kube-scheduler 1.36 in a cluster of {minor}", do
 
 
 FAULTS: dict[str, Row] = {
-    "an upgrade that has not ended": (
-        _released(status="pending-upgrade"),
-        "release preflight/preflight",
-        "is pending-upgrade",
-        "helm -n preflight rollback preflight  # unless Helm is still at work",
+    "an upgrade that has not ended": release(
+        _released(status="pending-upgrade"), "pending-upgrade", BACK.format("")
     ),
-    "an upgrade that has not ended, after one that has failed": (
+    "an upgrade that has not ended, after one that has failed": release(
         lambda w: _history(w, {1: "deployed", 2: "failed", 3: "pending-upgrade"}),
-        "release preflight/preflight",
-        "is pending-upgrade",
-        "helm -n preflight rollback preflight 1  # unless Helm is still at work",
+        "pending-upgrade",
+        BACK.format(" 1"),
     ),
-    "an upgrade that has not ended, after an install that has failed": (
+    "an upgrade that has not ended, after an install that has failed": release(
         lambda w: _history(w, {2: "failed", 3: "pending-upgrade"}),  # it may work all the same
-        "release preflight/preflight",
-        "is pending-upgrade",
-        "helm -n preflight rollback preflight  # unless Helm is still at work",
+        "pending-upgrade",
+        BACK.format(""),
     ),
-    "an install that has not ended": (
+    "an install that has not ended": release(
         _released(status="pending-install", version="1"),
-        "release preflight/preflight",
-        "is pending-install",
+        "pending-install",
         "helm -n preflight uninstall preflight  # unless Helm is still at work",
     ),
-    "an install that has failed": (
-        _released(status="failed", version="1"),
-        "release preflight/preflight",
-        "is failed",
-        UPGRADE,
+    "an install that has failed": release(
+        _released(status="failed", version="1"), "failed", UPGRADE
     ),
     "a role that is gone": gone("ClusterRole", GANG, ""),
     "an account that is gone": gone("ServiceAccount", INJECTOR),
@@ -319,8 +333,7 @@ FAULTS: dict[str, Row] = {
     "a configuration that is no YAML any more": configured("checks: ["),
     "replicas of two versions": (
         lambda w: _version(w, "Deployment", "preflight-mnnvl-webhook"),
-        "preflight-mnnvl",
-        f"has workloads of versions 0.0.9 and {version(PARTS / 'preflight-mnnvl')}",
+        f"preflight-mnnvl has workloads of versions 0.0.9 and {version(PARTS / 'preflight-mnnvl')}",
         "helm list --all-namespaces  # then upgrade its release",
     ),
     "a kube-scheduler of another minor version": schedules(
@@ -332,148 +345,117 @@ FAULTS: dict[str, Row] = {
     "a kube-scheduler of a chart that was installed alone": schedules(_newer_alone, "1.35", ""),
     "no connector for an injector that was installed alone": (
         _no_connector_alone,
-        "DaemonSet platform-connectors",
-        "is not there: no result of it is reported",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --set platformConnector.enabled=false  # or install NVSentinel",
+        "DaemonSet platform-connectors is not there: no result of it is reported",
+        f"{UPGRADE} --set platformConnector.enabled=false  # or install NVSentinel",
     ),
     "a gang's check of an injector that was installed alone": (
         _no_gangs_alone,
-        "preflight-injector",
-        "injects nccl-allreduce, and preflight-gang, which forms the gangs, is not installed",
+        "preflight-injector injects nccl-allreduce, and preflight-gang, which forms the gangs, is not installed",
         "helm -n preflight install preflight-gang CHART",
     ),
     "new pods that do not start beside old ones that run": (
         _rollout,
-        "Deployment preflight/preflight-injector",
-        'has 2 of 2 pods ready while it is being updated: the image "nowhere/webhook:1" cannot be pulled',
+        'Deployment preflight/preflight-injector has 2 of 2 pods ready while it is being updated: the image "nowhere/webhook:1" cannot be pulled',
         "kubectl -n preflight describe pod preflight-injector-0",
     ),
     "renewal that is rare, and has failed": (
         _rare_renewal_failed,
-        "CronJob preflight/preflight-appwrapper-certs",
-        "has not succeeded for 9 days",
+        "CronJob preflight/preflight-appwrapper-certs has not succeeded for 9 days",
         "kubectl -n preflight create job --from=cronjob/preflight-appwrapper-certs preflight-appwrapper-certs-now",
     ),
     "no authority of one entry alone": (
         lambda w: w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"][-1][
             "clientConfig"
         ].pop("caBundle"),
-        "MutatingWebhookConfiguration preflight-injector",
-        "has no caBundle",
+        "MutatingWebhookConfiguration preflight-injector has no caBundle",
         CERTS,
     ),
     "a node that is sick by a condition of one's own": (
         _sick_by_ours,
-        "Node node-b",
-        "is sick since",
+        "Node node-b is sick since",
         "kubectl describe node node-b",
     ),
     "a definition that the API server refuses": (
         _crd_refused,
-        "CustomResourceDefinition appwrappers.workload.codeflare.dev",
-        'is not NamesAccepted: "aw" is already in use',
+        'CustomResourceDefinition appwrappers.workload.codeflare.dev is not NamesAccepted: "aw" is already in use',
         "kubectl describe crd appwrappers.workload.codeflare.dev",
     ),
     "a definition of a release that is gone": (
         _kept,
-        "CustomResourceDefinition preflightconfigs.preflight.nvsentinel.nvidia.com",
-        "was kept of release preflight/earlier, which is gone",
+        "CustomResourceDefinition preflightconfigs.preflight.nvsentinel.nvidia.com was kept of release preflight/earlier, which is gone",
         "kubectl annotate crd preflightconfigs.preflight.nvsentinel.nvidia.com --overwrite meta.helm.sh/release-namespace=preflight meta.helm.sh/release-name=preflight && helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "a definition of an earlier version": (
         lambda w: _version(w, "CustomResourceDefinition", "computedomains.resource.nvidia.com"),
-        "CustomResourceDefinition computedomains.resource.nvidia.com",
-        f"is of version 0.0.9, preflight-computedomain is of {version(PARTS / 'preflight-computedomain')}",
+        f"CustomResourceDefinition computedomains.resource.nvidia.com is of version 0.0.9, preflight-computedomain is of {version(PARTS / 'preflight-computedomain')}",
         UPGRADE,
     ),
     "an image that cannot be pulled": waits(
         "ImagePullBackOff",
-        'has 1 of 2 pods ready: the image "nowhere/webhook:1" cannot be pulled',
+        'the image "nowhere/webhook:1" cannot be pulled',
     ),
     "an image's name that is none": waits(
-        "InvalidImageName", "has a name that no registry can have"
+        "InvalidImageName", "…has a name that no registry can have"
     ),
     "a container that cannot be made": waits(
         "CreateContainerConfigError", 'webhook waits: secret "x" not found', 'secret "x" not found'
     ),
     "a program that ends at once": (
         _pod_ended,
-        "Deployment preflight/preflight-injector",
-        "webhook ended with 2: checks: unknown key.",
+        "Deployment preflight/preflight-injector…webhook ended with 2: checks: unknown key.",
         "kubectl -n preflight describe pod preflight-injector-0",
     ),
     "pods that no node takes": (
         _unschedulable,
-        "Deployment preflight/preflight-gang",
-        "has 0 of 2 pods ready: it cannot be scheduled (0/3 nodes are available)",
+        "Deployment preflight/preflight-gang has 0 of 2 pods ready: it cannot be scheduled (0/3 nodes are available)",
         "kubectl -n preflight describe pod preflight-gang-0",
     ),
     "pods that may not be created": (
         _quota,
-        "Deployment preflight/preflight-gang",
-        "has 0 of 2 pods ready: exceeded quota: pods",
+        "Deployment preflight/preflight-gang has 0 of 2 pods ready: exceeded quota: pods",
         "kubectl -n preflight describe deployment preflight-gang",
     ),
     "agents on no node": (
         lambda w: w.read["DaemonSet"][0]["status"].update(numberReady=0, desiredNumberScheduled=0),
-        "DaemonSet preflight/preflight-computedomain-kubelet-plugin",
-        "selects none of 3 nodes",
+        "DaemonSet preflight/preflight-computedomain-kubelet-plugin selects none of 3 nodes",
         "kubectl -n preflight get daemonset preflight-computedomain-kubelet-plugin -o jsonpath='{.spec.template.spec.nodeSelector}'",
     ),
     "an agent that is not ready": (
         lambda w: w.read["DaemonSet"][0]["status"].update(numberReady=2),
-        "DaemonSet preflight/preflight-computedomain-kubelet-plugin",
-        "has 2 of 3 pods ready",
+        "DaemonSet preflight/preflight-computedomain-kubelet-plugin has 2 of 3 pods ready",
         "kubectl -n preflight describe daemonset preflight-computedomain-kubelet-plugin",
     ),
     "certificates that could not be made": (
         lambda w: w.read["Job"][0].update(
             status={"conditions": [{"type": "Failed", "status": "True", "message": "too often"}]}
         ),
-        "Job preflight/preflight-appwrapper-certs-",
-        "failed: too often",
+        "Job preflight/preflight-appwrapper-certs-…failed: too often",
         "kubectl -n preflight logs job/preflight-appwrapper-certs-",
     ),
     "renewal that is suspended": (
         lambda w: w.read["CronJob"][0]["spec"].update(suspend=True),
-        "CronJob preflight/preflight-appwrapper-certs",
-        "is suspended: certificates are not renewed",
+        "CronJob preflight/preflight-appwrapper-certs is suspended: certificates are not renewed",
         'kubectl -n preflight patch cronjob preflight-appwrapper-certs -p \'{"spec":{"suspend":false}}\'',
     ),
     "renewal that does not succeed": (
         lambda w: w.read["CronJob"][0]["status"].update(lastSuccessfulTime=ago(days=4)),
-        "CronJob preflight/preflight-appwrapper-certs",
-        "has not succeeded for 4 days",
+        "CronJob preflight/preflight-appwrapper-certs has not succeeded for 4 days",
         "kubectl -n preflight create job --from=cronjob/preflight-appwrapper-certs preflight-appwrapper-certs-now",
     ),
     "nobody who leads": (
         lambda w: w.one("Lease", GANG).update(spec={}),
-        "Lease preflight/preflight-gang",
-        "is held by nobody: no replica leads",
-        "kubectl -n preflight logs -l app.kubernetes.io/name=preflight-gang,app.kubernetes.io/component=controller --tail=20",
+        "Lease preflight/preflight-gang is held by nobody: no replica leads",
+        _lease(GANG, "controller"),
     ),
     "no labeler that leads": (
-        lambda w: w.add(
-            "Lease",
-            "preflight-appwrapper-labeler",
-            "preflight",
-            metadata={
-                "labels": {
-                    "app.kubernetes.io/part-of": "preflight",
-                    "app.kubernetes.io/name": "preflight-appwrapper",
-                    "app.kubernetes.io/component": "labeler",
-                }
-            },
-        ),
-        "Lease preflight/preflight-appwrapper-labeler",
-        "is held by nobody: no replica leads",
-        "kubectl -n preflight logs -l app.kubernetes.io/name=preflight-appwrapper,app.kubernetes.io/component=labeler --tail=20",
+        _no_labeler,
+        "Lease preflight/preflight-appwrapper-labeler is held by nobody: no replica leads",
+        _lease("preflight-appwrapper", "labeler"),
     ),
     "a leader that is gone": (
         lambda w: w.one("Lease", GANG)["spec"].update(renewTime=ago(seconds=200)),
-        "Lease preflight/preflight-gang",
-        "was last renewed 200 s ago: no replica leads",
-        "kubectl -n preflight logs -l app.kubernetes.io/name=preflight-gang,app.kubernetes.io/component=controller --tail=20",
+        "Lease preflight/preflight-gang was last renewed 200 s ago: no replica leads",
+        _lease(GANG, "controller"),
     ),
     "no authority that is trusted": trusts(
         lambda config: config.pop("caBundle"), "has no caBundle"
@@ -495,136 +477,105 @@ FAULTS: dict[str, Row] = {
     "a Secret without a certificate": tls(dict, "has no certificate in tls.crt"),
     "a webhook that no pod answers": (
         _unready,
-        "MutatingWebhookConfiguration preflight-injector",
-        "leads to Service preflight/preflight-injector, behind which no pod is ready: what it would look at is refused",
+        "MutatingWebhookConfiguration preflight-injector leads to Service preflight/preflight-injector, behind which no pod is ready: what it would look at is refused",
         "kubectl -n preflight get pods -l app.kubernetes.io/name=preflight-injector,app.kubernetes.io/component=webhook",
     ),
     "a label with a capital": (
         lambda w: _opted(w, "Enabled"),
-        "Namespace ml",
-        'preflight="Enabled", which is',
+        'Namespace ml…preflight="Enabled", which is',
         "kubectl label --overwrite namespace ml nvsentinel.nvidia.com/preflight=enabled",
     ),
     "a namespace that is opted in and excluded": (
-        lambda w: w.add(
-            "OptedIn",
-            "nvsentinel",
-            metadata={"labels": {names.NAMESPACE_LABEL: names.NAMESPACE_ENABLED}},
-        ),
-        "Namespace nvsentinel",
-        "is opted in, and preflight-injector excludes it: its pods are not checked",
+        _excluded,
+        "Namespace nvsentinel is opted in, and preflight-injector excludes it: its pods are not checked",
         "kubectl label namespace nvsentinel nvsentinel.nvidia.com/preflight-",
     ),
     "a certificate of somebody else's that ends soon": (
         _ends_elsewhere,
-        "Secret preflight/preflight-injector-tls",
-        "has a certificate that ends in 3 days",
+        "Secret preflight/preflight-injector-tls has a certificate that ends in 3 days",
         "kubectl -n preflight describe secret preflight-injector-tls",
     ),
     "a PreflightConfig that is refused": (
-        lambda w: w.add(
-            "PreflightConfig",
-            "mine",
-            "ml",
-            status={
-                "conditions": [{"type": "Accepted", "status": "False", "message": "two in one."}]
-            },
-        ),
-        "PreflightConfig ml/mine",
-        "is not in force: two in one.",
+        _refused_config,
+        "PreflightConfig ml/mine is not in force: two in one.",
         "kubectl -n ml edit preflightconfigs mine",
     ),
     "a check that one of two does not know": (
         lambda w: w.config(GANG, lambda c: c.update(checks=["nccl-loopback"])),
-        "preflight-gang",
-        "does not know the checks dcgm-diag",
+        "preflight-gang does not know the checks dcgm-diag",
         "helm -n preflight get values --all preflight  # set global.preflight.checks for both",
     ),
     "a resource that one of two does not know": (
         lambda w: w.config(GANG, lambda c: c.update(gpuResourceNames=["gpu.scheduling/gpu"])),
-        "preflight-gang",
-        "does not count pods of the resources nvidia.com/gpu",
+        "preflight-gang does not count pods of the resources nvidia.com/gpu",
         "helm -n preflight get values --all preflight  # set its gpuResourceNames, too",
     ),
     "a check's image that cannot be pulled": (
         lambda w: checked(w, "train", "dcgm-diag", state={"waiting": {"reason": "ErrImagePull"}}),
-        '1 pods, ml/train among them: the image "preflight-dcgm-diag:0.1.0"',
-        "cannot be pulled",
+        '1 pods, ml/train among them: the image "preflight-dcgm-diag:0.1.0" cannot be pulled',
         "kubectl -n ml describe pod train",
     ),
     "a check that does not end": (
         lambda w: checked(
             w, "train", "nccl-allreduce", state={"running": {"startedAt": ago(minutes=40)}}
         ),
-        "Pod ml/train",
-        "has preflight-nccl-allreduce at work for 40 minutes",
+        "Pod ml/train has preflight-nccl-allreduce at work for 40 minutes",
         "kubectl -n ml logs train -c preflight-nccl-allreduce --tail=20",
     ),
     "checks that cannot judge": (
         _ten_runs,
-        "check dcgm-diag",
-        "could not judge 3 of 10 pods: ENGINE_UNREACHABLE",
+        "check dcgm-diag could not judge 3 of 10 pods: ENGINE_UNREACHABLE",
         "kubectl get events --all-namespaces | grep -e ENGINE_UNREACHABLE",
     ),
-    "a sick node": (_sick, "Node node-b", "is sick since", "kubectl describe node node-b"),
+    "a sick node": (_sick, "Node node-b is sick since", "kubectl describe node node-b"),
     "no connector": (
         lambda w: w.gone("Supplier", "platform-connectors"),
-        "DaemonSet platform-connectors",
-        "is not there: no result of it is reported",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel",
+        "DaemonSet platform-connectors is not there: no result of it is reported",
+        f"{UPGRADE} --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel",
     ),
     "a node without its connector": (
         lambda w: w.gone("SupplierPod", "platform-connectors-node-b"),
-        "DaemonSet nvidia/platform-connectors",
-        "is not ready on 1 of 3 nodes with GPUs (node-b): there no result of it is reported",
+        "DaemonSet nvidia/platform-connectors is not ready on 1 of 3 nodes with GPUs (node-b): there no result of it is reported",
         "kubectl -n nvidia get pods -o wide --field-selector spec.nodeName=node-b",
     ),
     "a node whose hostengine is not ready": (
         lambda w: w.one("SupplierPod", "nvidia-dcgm-node-c")["status"].update(conditions=[]),
-        "DaemonSet nvidia/nvidia-dcgm",
-        "is not ready on 1 of 3 nodes with GPUs (node-c): there dcgm-diag ends as ENGINE_UNREACHABLE",
+        "DaemonSet nvidia/nvidia-dcgm is not ready on 1 of 3 nodes with GPUs (node-c): there dcgm-diag ends as ENGINE_UNREACHABLE",
         "kubectl -n nvidia get pods -o wide --field-selector spec.nodeName=node-c",
     ),
     "a label of a labeler that is gone": (
         _left_label,
-        "Node node-b",
-        "has the label preflight.nvsentinel.nvidia.com/gpu-health of preflight-appwrapper, which is not installed",
+        "Node node-b has the label preflight.nvsentinel.nvidia.com/gpu-health of preflight-appwrapper, which is not installed",
         "kubectl label node node-b preflight.nvsentinel.nvidia.com/gpu-health-",
     ),
     "a label of a labeler that was switched off": (
         _label,
-        "Node node-b",
-        "has the label preflight.nvsentinel.nvidia.com/gpu-health of preflight-appwrapper's labeler, which is not installed",
+        "Node node-b has the label preflight.nvsentinel.nvidia.com/gpu-health of preflight-appwrapper's labeler, which is not installed",
         "kubectl label node node-b preflight.nvsentinel.nvidia.com/gpu-health-",
     ),
     "nobody who has opted in": (
         lambda w: w.read["OptedIn"].clear(),
-        "preflight-injector",
-        "checks no pod: no namespace is opted in",
+        "preflight-injector checks no pod: no namespace is opted in",
         "kubectl label namespace NAMESPACE nvsentinel.nvidia.com/preflight=enabled",
     ),
     "a gang's check where nobody forms gangs": (
         _no_gangs,
-        "preflight-injector",
-        "injects nccl-allreduce, and preflight-gang, which forms the gangs, is not installed",
-        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --set preflight-gang.enabled=true",
+        "preflight-injector injects nccl-allreduce, and preflight-gang, which forms the gangs, is not installed",
+        f"{UPGRADE} --set preflight-gang.enabled=true",
     ),
     "a part that takes other nodes for sick": (
         lambda w: w.config("preflight-gpu-scheduler", lambda c: c.update(nodeConditions=["Xid"])),
-        "preflight-gpu-scheduler",
-        "has other node conditions that make a node sick than preflight-gang",
+        "preflight-gpu-scheduler has other node conditions that make a node sick than preflight-gang",
         "helm -n preflight get values --all preflight  # set global.preflight.sickNodeConditions for all",
     ),
     "a part that is installed twice": (
         _twice,
-        "preflight-gang",
-        "is installed in the namespaces elsewhere and preflight",
+        "preflight-gang is installed in the namespaces elsewhere and preflight",
         "helm list --all-namespaces  # then uninstall one of them",
     ),
     "a Secret that is gone": (
         lambda w: w.gone("Secret", "preflight-mnnvl-webhook-tls"),
-        "Secret preflight/preflight-mnnvl-webhook-tls",
-        "is not there: no new pod of Deployment preflight/preflight-mnnvl-webhook starts",
+        "Secret preflight/preflight-mnnvl-webhook-tls is not there: no new pod of Deployment preflight/preflight-mnnvl-webhook starts",
         CERTS,
     ),
     "authorities that have ended": trusts(
@@ -633,32 +584,27 @@ FAULTS: dict[str, Row] = {
     ),
     "rights that are bound to nobody": (
         lambda w: w.one("ClusterRoleBinding", GANG)["subjects"][0].update(name="another"),
-        "ClusterRoleBinding preflight-gang",
-        "is not as release preflight/preflight made it: subjects[0].name is another",
+        "ClusterRoleBinding preflight-gang is not as release preflight/preflight made it: subjects[0].name is another",
         UPGRADE,
     ),
     "an object that cannot go": (
         _held,
-        "ComputeDomain ml/fabric",
-        "is being deleted for 30 minutes, and held by a/b",
+        "ComputeDomain ml/fabric is being deleted for 30 minutes, and held by a/b",
         "kubectl -n ml describe computedomain fabric",
     ),
 }
 
 
-@pytest.mark.component  # renders the charts
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_planted_fault_is_named_and_no_other(fault: str) -> None:
     world = World()
-    plant, where, what, do = FAULTS[fault]
+    plant, told, do = FAULTS[fault]
     plant(world)
     [problem] = found(world)
-    assert problem.where.startswith(where)
+    assert fnmatchcase(f"{problem.where} {problem.what}", glob.escape(told).replace("…", "*") + "*")
     assert problem.do.startswith(do)
-    assert what in problem.what
 
 
-@pytest.mark.component  # renders the charts
 def test_a_job_that_its_time_to_live_has_taken_away_is_not_missed() -> None:
     world = World()
     assert world.read["Job"]
@@ -700,14 +646,7 @@ def _definition_brought_by_hand(world: World) -> None:
     """As with crd.install=false: who applies it leaves Helm's labels as they were."""
     name = "computedomains.resource.nvidia.com"
     _version(world, "CustomResourceDefinition", name)
-    kept(
-        world,
-        lambda text: "---\n".join(
-            item
-            for item in text.split("---\n")
-            if not ("kind: CustomResourceDefinition" in item and f"name: {name}" in item)
-        ),
-    )
+    _forgotten(world, "kind: CustomResourceDefinition", f"name: {name}")
 
 
 def _weekly_renewal(world: World) -> None:
@@ -752,7 +691,6 @@ def _long_diagnostic(world: World) -> None:
     pod["spec"] = {"initContainers": [{"name": "preflight-dcgm-diag", "env": env}]}
 
 
-@pytest.mark.component  # renders the charts
 @pytest.mark.parametrize(
     "usual",
     [
@@ -776,7 +714,6 @@ def test_what_is_unusual_and_works_is_no_problem(usual: Fault) -> None:
     assert found(world) == []
 
 
-@pytest.mark.component  # renders the charts
 def test_a_release_that_helm_applies_on_the_servers_side_is_put_back_by_force() -> None:
     world = World()
     _edited(world)
@@ -791,7 +728,6 @@ def test_a_release_that_helm_applies_on_the_servers_side_is_put_back_by_force() 
     )
 
 
-@pytest.mark.component  # renders the charts
 def test_a_release_whose_history_was_kept_is_gone() -> None:
     world = World()
     labels = {"name": "earlier", "status": "uninstalled", "version": "4"}
@@ -803,7 +739,6 @@ def test_a_release_whose_history_was_kept_is_gone() -> None:
     assert problem.what == "was kept of release preflight/earlier, which is gone"
 
 
-@pytest.mark.component  # renders the charts
 @pytest.mark.parametrize("note", ["release-name", "release-namespace"])
 def test_no_text_of_an_annotation_or_a_result_is_a_command_to_type(note: str) -> None:
     world = World()
@@ -819,7 +754,6 @@ def test_no_text_of_an_annotation_or_a_result_is_a_command_to_type(note: str) ->
     assert "kubectl get events --all-namespaces | grep -e '$(curl evil)'" in typed
 
 
-@pytest.mark.component  # renders the charts
 def test_a_service_that_is_gone_is_told_with_the_webhook_that_leads_there() -> None:
     world = World()
     world.gone("Service", INJECTOR)
@@ -830,7 +764,6 @@ def test_a_service_that_is_gone_is_told_with_the_webhook_that_leads_there() -> N
     ]
 
 
-@pytest.mark.component  # renders the charts
 def test_a_policy_without_its_binding_and_a_binding_without_its_policy_are_told() -> None:
     world = World()
     world.gone("ValidatingAdmissionPolicy", f"{INJECTOR}-reserved")
@@ -846,7 +779,6 @@ def test_an_empty_cluster_has_no_part_and_nothing_else_is_said() -> None:
     assert (problem.where, problem.what) == ("the cluster", "has no part of Preflight")
 
 
-@pytest.mark.component  # renders the charts
 def test_namespaces_that_the_chart_lists_are_opted_in_whatever_their_labels_say() -> None:
     world = World()
     labels = {names.NAMESPACE_LABEL: "on"}

@@ -6,7 +6,7 @@ import gzip
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from preflight_kube.cli import commands
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig
 from preflight_testing.apidouble.http import ApiAnswer, ApiRequest
 from preflight_testing.apidouble.store import RESOURCES, Resource
-from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import COMPUTEDOMAIN, PARTS, REQUIRED, UMBRELLA, Release
 from preflight_testing.plugin import real_api_server
 
@@ -49,6 +49,21 @@ def doctor(monkeypatch: pytest.MonkeyPatch, kubeconfig: Path, *options: str) -> 
     return end.value.code
 
 
+Ask = Callable[[ApiDouble], dict[str, Any]]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """What the program says of a double."""
+
+    def told(double: ApiDouble) -> dict[str, Any]:
+        doctor(monkeypatch, write_kubeconfig(tmp_path / "config", double.url), "-o", "json")
+        said: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return said
+
+    return told
+
+
 def test_what_helm_installs_is_as_its_release_has_it_and_what_does_not_run_is_told(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,40 +87,6 @@ def test_what_helm_installs_is_as_its_release_has_it_and_what_does_not_run_is_to
     assert "MutatingWebhookConfiguration preflight-mnnvl" in wheres
 
 
-def test_who_is_not_known_is_told_so_in_a_sentence(
-    kubeconfig: Path,
-    real_api_server: ApiServer,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    stranger = kubeconfig.with_name("stranger")
-    stranger.write_text(kubeconfig.read_text().replace(real_api_server.token, "another"))
-    assert doctor(monkeypatch, stranger) == commands.FAILED
-    told = capsys.readouterr()
-    assert "Unauthorized" in told.err
-    assert "no problem" not in told.out
-
-
-def test_who_may_read_nothing_is_told_what_was_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = assets()
-    if folder is None:
-        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
-    home = tmp_path / "server"
-    home.mkdir()
-    with ApiServer(home, folder, authorization="RBAC") as server:
-        accounts = "/api/v1/namespaces/default/serviceaccounts"
-        server.call("POST", accounts, {"metadata": {"name": "intern"}})
-        token = server.token_of("default", "intern")
-        status = doctor(monkeypatch, server.kubeconfig(tmp_path / "config", token))
-    told = capsys.readouterr()
-    assert status == commands.FAILED
-    assert told.out == "nothing that could be read: no problems found.\n"
-    assert "apps/v1/deployments, " in told.err
-    assert "whoever asks may not list them; a role with get and list would do." in told.err
-
-
 def _mounts(namespace: str, secret: str) -> dict[str, Any]:
     """A webhook of ours that mounts a Secret."""
     labels = {"app.kubernetes.io/part-of": "preflight", "app.kubernetes.io/name": namespace}
@@ -117,9 +98,7 @@ def _mounts(namespace: str, secret: str) -> dict[str, Any]:
     }
 
 
-def test_a_secret_of_any_type_is_there_and_one_that_may_not_be_read_is_not_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_secret_of_any_type_is_there_and_one_that_may_not_be_read_is_not_missed(ask: Ask) -> None:
     double = ApiDouble([*RESOURCES, Resource("apps/v1", "deployments", "Deployment")])
 
     def fault(request: ApiRequest) -> ApiAnswer | None:
@@ -136,9 +115,7 @@ def test_a_secret_of_any_type_is_there_and_one_that_may_not_be_read_is_not_misse
         metadata = {"name": "own", "namespace": "a"}
         double.create("secrets", {"metadata": metadata, "type": "Opaque", "data": {}})
         double.fault = fault
-        kubeconfig = write_kubeconfig(tmp_path / "config", double.url)
-        doctor(monkeypatch, kubeconfig, "-o", "json")
-    told = json.loads(capsys.readouterr().out)
+        told = ask(double)
     assert [problem for problem in told["problems"] if "Secret" in problem["where"]] == []
     assert any("namespaces/b/secrets" in sentence for sentence in told["unread"])
 
@@ -168,24 +145,23 @@ def _cluster_wide(namespace: str) -> dict[str, Any]:
     return {key: of for key, of in metadata.items() if key != "namespace"} | {"name": namespace}
 
 
-def test_a_release_whose_binding_is_gone_is_read_beside_another_that_has_its(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    subjects = [{"kind": "ServiceAccount", "name": "w", "namespace": "preflight"}]
+BOUND = {
+    "metadata": _cluster_wide("preflight"),
+    "subjects": [{"kind": "ServiceAccount", "name": "w", "namespace": "preflight"}],
+}
+
+
+def test_a_release_whose_binding_is_gone_is_read_beside_another_that_has_its(ask: Ask) -> None:
     with _known() as double:
         for namespace in ("preflight", "gang"):
             double.create("deployments", _mounts(namespace, "tls"))
             double.create("clusterroles", {"metadata": _cluster_wide(namespace)})
-        bound = {"metadata": _cluster_wide("preflight"), "subjects": subjects}
-        double.create("clusterrolebindings", bound)
-        doctor(monkeypatch, write_kubeconfig(tmp_path / "config", double.url), "-o", "json")
-    told = json.loads(capsys.readouterr().out)["problems"]
+        double.create("clusterrolebindings", BOUND)
+        told = ask(double)["problems"]
     assert {"Secret gang/tls", "Secret preflight/tls"} <= {one["where"] for one in told}
 
 
-def test_a_network_policy_of_ours_in_the_hostengines_namespace_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_network_policy_of_ours_in_the_hostengines_namespace_is_there(ask: Ask) -> None:
     ours = _mounts("preflight", "tls")
     policy = {
         "apiVersion": "networking.k8s.io/v1",
@@ -197,41 +173,31 @@ def test_a_network_policy_of_ours_in_the_hostengines_namespace_is_there(
     packed = b64encode(b64encode(gzip.compress(manifest.encode()))).decode()
     labels = {"owner": "helm", "name": "preflight", "status": "deployed", "version": "1"}
     kept = {"name": "kept", "namespace": "preflight", "labels": labels}
-    subjects = [{"kind": "ServiceAccount", "name": "w", "namespace": "preflight"}]
     with _known() as double:
         double.create("deployments", ours)
-        bound = {"metadata": _cluster_wide("preflight"), "subjects": subjects}
-        double.create("clusterrolebindings", bound)
+        double.create("clusterrolebindings", BOUND)
         double.create("networkpolicies", policy)
         secret = {"metadata": kept, "type": "helm.sh/release.v1", "data": {"release": packed}}
         double.create("secrets", secret)
-        doctor(monkeypatch, write_kubeconfig(tmp_path / "config", double.url), "-o", "json")
-    told = json.loads(capsys.readouterr().out)["problems"]
+        told = ask(double)["problems"]
     wheres = [one["where"] for one in told if one["where"].startswith("NetworkPolicy")]
     assert wheres == ["NetworkPolicy gpu-operator/gone"]
 
 
-def test_what_a_tenant_labels_as_ours_changes_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_tenant_labels_as_ours_changes_no_answer(ask: Ask) -> None:
     double = _known()
     ours, theirs = _mounts("preflight", "tls"), _mounts("team", "$(curl evil)")
-    bound = _cluster_wide("preflight")
-    subjects = [{"kind": "ServiceAccount", "name": "w", "namespace": "preflight"}]
     bomb = "a: &a [x, x]\nchecks: [{name: [*a, *a]}]"
     kept = {"name": "kept", "namespace": "team", "labels": {"owner": "helm", "name": "team"}}
     with double:
         double.create("deployments", ours)
-        double.create("clusterrolebindings", {"metadata": bound, "subjects": subjects})
-        kubeconfig = write_kubeconfig(tmp_path / "config", double.url)
-        doctor(monkeypatch, kubeconfig, "-o", "json")
-        before = capsys.readouterr().out
+        double.create("clusterrolebindings", BOUND)
+        before = ask(double)
         double.create("deployments", theirs)
         double.create("roles", {"metadata": theirs["metadata"]})
         double.create("configmaps", {**theirs, "data": {"config.yaml": bomb}})
         double.create("secrets", {"metadata": kept, "type": "helm.sh/release.v1"})
         double.requests.clear()
-        doctor(monkeypatch, kubeconfig, "-o", "json")
-    assert capsys.readouterr().out == before
-    assert "preflight/w" in before
+        assert ask(double) == before
+    assert "preflight/w" in str(before)
     assert [sent.path for sent in double.requests if "/team/" in sent.path] == []
