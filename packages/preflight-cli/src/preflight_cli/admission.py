@@ -15,14 +15,13 @@ from preflight_cli.cluster import (
     Installation,
     Object,
     Problem,
+    about,
     key_of,
     labels_of,
     of_helm,
     part_of,
     release_of,
-    renewal_of,
     secrets_of,
-    upgrade_of,
 )
 
 ENDING: Final = timedelta(days=14)
@@ -53,7 +52,7 @@ def webhooks(cluster: Installation) -> Iterator[Problem]:
                 yield Problem(
                     where,
                     f"leads to Service {'/'.join(at)}, which is not there",
-                    upgrade_of(cluster, release_of(item)),
+                    cluster.upgrade_of(release_of(item)),
                 )
             elif cluster.knows("EndpointSlice") and not _ready_endpoints(cluster, *at):
                 effect = (
@@ -70,7 +69,7 @@ def _bundle(
     cluster: Installation, where: str, at: tuple[str, str], bundle: str
 ) -> Iterator[Problem]:
     """What is wrong about the authorities that the API server trusts for the Service ``at``."""
-    renew = renewal_of(cluster, at[0], f"kubectl describe {where.lower()}")
+    renew = cluster.renewal_of(at[0], f"kubectl describe {where.lower()}")
     if not bundle:
         yield Problem(where, "has no caBundle: the API server trusts no certificate of it", renew)
         return
@@ -86,9 +85,7 @@ def _bundle(
         if of_helm(secret) or key_of(secret)[0] != at[0] or not _serves(cluster, secret, at):
             continue
         name = f"Secret {'/'.join(key_of(secret))}"
-        renew = renewal_of(
-            cluster, at[0], f"kubectl -n {at[0]} describe secret {key_of(secret)[1]}"
-        )
+        renew = cluster.renewal_of(at[0], f"kubectl -n {at[0]} describe secret {key_of(secret)[1]}")
         try:
             [served, *between] = x509.load_pem_x509_certificates(
                 base64.b64decode((secret.get("data") or {}).get("tls.crt", ""))
@@ -142,19 +139,12 @@ def policies(cluster: Installation) -> Iterator[Problem]:
     """Policies that refuse nothing."""
     bound = {item["spec"].get("policyName") for item in cluster.of(_BINDING)}
     there = {key_of(item)[1] for item in cluster.of(_POLICY)}
-    for item in cluster.of(_POLICY):
-        name = key_of(item)[1]
-        if cluster.knows(_BINDING) and name not in bound:
-            yield Problem(
-                f"{_POLICY} {name}",
-                "is bound nowhere, so it refuses nothing",
-                upgrade_of(cluster, release_of(item)),
-            )
-    for item in cluster.of(_BINDING):
-        if cluster.knows(_POLICY) and (name := item["spec"].get("policyName")) not in there:
-            where = f"{_BINDING} {key_of(item)[1]}"
-            yield Problem(
-                where,
-                f"binds the policy {name}, which is not there",
-                upgrade_of(cluster, release_of(item)),
-            )
+    for item in cluster.of(_POLICY, _BINDING):
+        kind, what = item["kind"], ""
+        of = key_of(item)[1] if kind == _POLICY else item["spec"].get("policyName")
+        if kind == _POLICY and cluster.knows(_BINDING) and of not in bound:
+            what = "is bound nowhere, so it refuses nothing"
+        elif kind == _BINDING and cluster.knows(_POLICY) and of not in there:
+            what = f"binds the policy {of}, which is not there"
+        if what:
+            yield Problem(about(item), what, cluster.upgrade_of(release_of(item)))

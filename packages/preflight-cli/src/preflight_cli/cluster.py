@@ -111,6 +111,58 @@ class Installation:
             return timedelta()
         return self.now - datetime.fromisoformat(moment.replace("Z", "+00:00"))
 
+    def upgrade_of(self, release: tuple[str, str]) -> str:
+        """The command that puts the objects of a release back."""
+        known = self.releases.get(release)
+        forced = known.forced if known is not None else ""
+        # With --reuse-values a newer chart would get the defaults of the one before it.
+        return f"helm -n {release[0]} upgrade {release[1]} CHART --reset-then-reuse-values{forced}"
+
+    def renewal_of(self, namespace: str, otherwise: str) -> str:
+        """The command that shows what keeps the certificates of a namespace; ``otherwise`` where no
+        CronJob of ours does.
+        """
+        ours = {component_of(item)[::2] for item in self.of("CronJob")}
+        if self.knows("CronJob") and (namespace, "certs") not in ours:
+            return otherwise
+        return f"kubectl -n {namespace} get cronjobs,jobs -l app.kubernetes.io/component=certs"
+
+    def values_path(self, part: str) -> str:
+        """The beginning of the names of a part's values: nothing where it was installed alone, and
+        as below the umbrella where that is not known.
+        """
+        known = self.releases.get(self.release_of(part))
+        return f"{part}." if known is None else known.paths.get(part, f"{part}.")
+
+    def setting_of(self, part: str, setting: str) -> str:
+        """The command that sets one of a part's values."""
+        again = self.upgrade_of(self.release_of(part))
+        return f"{again} --set {self.values_path(part)}{setting}"
+
+    def sick_conditions(self) -> dict[str, frozenset[str]]:
+        """By part, the node conditions that make a node sick to it, where its configuration has
+        any: AppWrapper's are its labeler's.
+        """
+        lists: dict[str, frozenset[str]] = {}
+        for part, of in sorted(self.config.items()):
+            if isinstance(of, dict) and (part != "preflight-appwrapper" or self.labels_nodes):
+                own = of.get("nodeConditions", (of.get("nodeHealth") or {}).get("conditions"))
+                if own is not None:
+                    lists[part] = frozenset(own)
+        return lists
+
+    @property
+    def labels_nodes(self) -> bool:
+        """Whether AppWrapper's labeler is installed."""
+        labeler = ("preflight-appwrapper", "labeler")
+        return any(component_of(item)[1:] == labeler for item in self.of("Deployment"))
+
+    @property
+    def minor(self) -> int:
+        """The cluster's minor version; 0 where it does not say."""
+        digits = "".join(filter(str.isdigit, str(self.version.get("minor", ""))))
+        return int(digits) if digits else 0
+
 
 def key_of(item: Object) -> tuple[str, str]:
     """(namespace, name); the first is empty for what is in none."""
@@ -185,72 +237,10 @@ def installed_in(read: Mapping[str, Sequence[Object]]) -> set[str]:
     return named | {namespace for namespace, _ in releases}
 
 
-def upgrade_of(cluster: Installation, release: tuple[str, str]) -> str:
-    """The command that puts the objects of a release back."""
-    known = cluster.releases.get(release)
-    forced = known.forced if known is not None else ""
-    # With --reuse-values a newer chart would get the defaults of the one before it.
-    return f"helm -n {release[0]} upgrade {release[1]} CHART --reset-then-reuse-values{forced}"
-
-
-def renewal_of(cluster: Installation, namespace: str, otherwise: str) -> str:
-    """The command that shows what keeps the certificates of a namespace; ``otherwise`` where no
-    CronJob of ours does.
-    """
-    at = [component_of(item) for item in cluster.of("CronJob")]
-    ours = any((of, component) == (namespace, "certs") for of, _, component in at)
-    if cluster.knows("CronJob") and not ours:
-        return otherwise
-    return f"kubectl -n {namespace} get cronjobs,jobs -l app.kubernetes.io/component=certs"
-
-
-def values_path(cluster: Installation, part: str) -> str:
-    """The beginning of the names of a part's values: nothing where it was installed alone, and as
-    below the umbrella where that is not known.
-    """
-    known = cluster.releases.get(cluster.release_of(part))
-    return f"{part}." if known is None else known.paths.get(part, f"{part}.")
-
-
-def setting_of(cluster: Installation, part: str, setting: str) -> str:
-    """The command that sets one of a part's values."""
-    again = upgrade_of(cluster, cluster.release_of(part))
-    return f"{again} --set {values_path(cluster, part)}{setting}"
-
-
-def sick_conditions(cluster: Installation) -> dict[str, frozenset[str]]:
-    """By part, the node conditions that make a node sick to it, where its configuration has any:
-    AppWrapper's are its labeler's.
-    """
-    off = set() if labels_nodes(cluster) else {"preflight-appwrapper"}
-    by_part = {
-        part: of
-        for part, of in sorted(cluster.config.items())
-        if isinstance(of, dict) and part not in off
-    }
-    lists = {
-        part: config.get("nodeConditions", (config.get("nodeHealth") or {}).get("conditions"))
-        for part, config in by_part.items()
-    }
-    return {part: frozenset(of) for part, of in lists.items() if of is not None}
-
-
-def labels_nodes(cluster: Installation) -> bool:
-    """Tell whether AppWrapper's labeler is installed."""
-    at = [component_of(item) for item in cluster.of("Deployment")]
-    return ("preflight-appwrapper", "labeler") in {(part, component) for _, part, component in at}
-
-
 def checks_of(injector: Object) -> dict[str, Object]:
     """By name, the checks that pods get by the injector's configuration."""
     every = (check for check in injector.get("checks") or () if isinstance(check, dict))
     return {str(check.get("name")): check for check in every if check.get("enabled", True)}
-
-
-def minor_of(cluster: Installation) -> int:
-    """The cluster's minor version; 0 where it does not say."""
-    digits = "".join(filter(str.isdigit, str(cluster.version.get("minor", ""))))
-    return int(digits) if digits else 0
 
 
 def tag_minor(image: str) -> int:

@@ -31,18 +31,12 @@ from preflight_cli.cluster import (
     is_global,
     key_of,
     labels_of,
-    minor_of,
     part_of,
     release_of,
-    renewal_of,
     secrets_of,
-    setting_of,
     shown,
-    sick_conditions,
     tag_minor,
     template_of,
-    upgrade_of,
-    values_path,
 )
 from preflight_cli.nodes import nodes
 
@@ -103,7 +97,7 @@ def _releases(cluster: Installation) -> Iterator[Problem]:
         if release.status != "deployed":
             yield Problem(where, f"is {release.status}", _ended_by(cluster, namespace, name))
             continue
-        again = upgrade_of(cluster, (namespace, name))
+        again = cluster.upgrade_of((namespace, name))
         for wanted in release.manifest:
             kind = str(wanted.get("kind"))
             # A Job may have been taken away by its own time to live.
@@ -125,7 +119,7 @@ def _ended_by(cluster: Installation, namespace: str, name: str) -> str:
     """
     release = cluster.releases[namespace, name]
     if release.status == "failed":
-        return upgrade_of(cluster, (namespace, name))
+        return cluster.upgrade_of((namespace, name))
     if release.status == "uninstalling" or release.revision < 2:
         return f"helm -n {namespace} uninstall {name}  # unless Helm is still at work"
     good = [n for n, ended in release.before.items() if ended in {"deployed", "superseded"}]
@@ -153,14 +147,14 @@ def _versions(cluster: Installation) -> Iterator[Problem]:
             )
     for item in cluster.of("Deployment"):
         for container in template_of(item).get("containers", []):
-            minor, here = tag_minor(container["image"]), minor_of(cluster)
+            minor, here = tag_minor(container["image"]), cluster.minor
             # It may be a minor version older than the API server, and never newer.
             fits = not (minor and here) or here - 1 <= minor <= here
             if container["name"] == "kube-scheduler" and not fits:
                 yield Problem(
                     about(item),
                     f"runs kube-scheduler 1.{minor} in a cluster of 1.{here}",
-                    setting_of(cluster, part_of(item), f"kubeScheduler.image=…:v1.{here}"),
+                    cluster.setting_of(part_of(item), f"kubeScheduler.image=…:v1.{here}"),
                 )
 
 
@@ -179,7 +173,7 @@ def _definitions(cluster: Installation) -> Iterator[Problem]:
         if part not in cluster.parts:
             continue
         owner, by = release_of(item), cluster.release_of(part)
-        again = upgrade_of(cluster, by)
+        again = cluster.upgrade_of(by)
         if owner != by:  # a chart leaves alone what is another release's
             again = f"kubectl annotate crd {name} --overwrite meta.helm.sh/release-namespace={by[0]} meta.helm.sh/release-name={by[1]} && {again}"
         if releases and owner != NOBODY and owner not in releases:
@@ -242,7 +236,7 @@ def _secrets(cluster: Installation) -> Iterator[Problem]:
             yield Problem(
                 f"Secret {namespace}/{name}",
                 f"is not there: no new pod of {user} starts",
-                renewal_of(cluster, namespace, f"kubectl -n {namespace} get secrets"),
+                cluster.renewal_of(namespace, f"kubectl -n {namespace} get secrets"),
             )
 
 
@@ -343,25 +337,17 @@ def _namespaces(cluster: Installation) -> Iterator[Problem]:
         name, value = key_of(item)[1], labels_of(item).get(names.NAMESPACE_LABEL)
         if value is None:
             continue
-        known = (names.NAMESPACE_ENABLED, names.NAMESPACE_DISABLED)
+        known, why = (names.NAMESPACE_ENABLED, names.NAMESPACE_DISABLED), ""
+        do = f"kubectl label namespace {name} {names.NAMESPACE_LABEL}-"
         if value not in known and name not in listed:
-            yield Problem(
-                f"Namespace {name}",
-                f'has {names.NAMESPACE_LABEL}="{value}", which is neither "{known[0]}" nor "{known[1]}": its pods are not checked',
-                f"kubectl label --overwrite namespace {name} {names.NAMESPACE_LABEL}={known[0]}",
-            )
+            why = f'has {names.NAMESPACE_LABEL}="{value}", which is neither "{known[0]}" nor "{known[1]}"'
+            do = f"kubectl label --overwrite namespace {name} {names.NAMESPACE_LABEL}={known[0]}"
         elif value == known[0] and name in excluded:
-            yield Problem(
-                f"Namespace {name}",
-                "is opted in, and preflight-injector excludes it: its pods are not checked",
-                f"kubectl label namespace {name} {names.NAMESPACE_LABEL}-",
-            )
+            why = "is opted in, and preflight-injector excludes it"
         elif value == known[0] and cluster.parts and "preflight-injector" not in cluster.parts:
-            yield Problem(
-                f"Namespace {name}",
-                "is opted in, and preflight-injector is not installed: its pods are not checked",
-                f"kubectl label namespace {name} {names.NAMESPACE_LABEL}-",
-            )
+            why = "is opted in, and preflight-injector is not installed"
+        if why:
+            yield Problem(f"Namespace {name}", f"{why}: its pods are not checked", do)
     for item in cluster.of(policy.KIND):
         for condition in (item.get("status") or {}).get("conditions", []):
             if condition["type"] == policy.ACCEPTED and condition["status"] == "False":
@@ -383,7 +369,7 @@ def _named(cluster: Installation, operator: str) -> Iterator[str]:
 
 def _alike(cluster: Installation) -> Iterator[Problem]:
     by_part = {part: of for part, of in cluster.config.items() if isinstance(of, dict)}
-    sick = sick_conditions(cluster)
+    sick = cluster.sick_conditions()
     common = Counter(sick.values()).most_common(1)
     for part in (part for part, listed in sick.items() if listed != common[0][0]):
         others = ", ".join(other for other in sick if other != part)
@@ -399,13 +385,13 @@ def _alike(cluster: Installation) -> Iterator[Problem]:
     wide = [name for name, c in checks.items() if c.get("gang") or name == names.NCCL_ALLREDUCE]
     if wide and cluster.parts and "preflight-gang" not in cluster.parts:
         release = cluster.release_of("preflight-injector")
-        path = values_path(cluster, "preflight-injector")
+        path = cluster.values_path("preflight-injector")
         on = f"{path.replace('-injector.', '-gang.')}enabled=true"
         alone = f"helm -n {release[0]} install preflight-gang CHART"
         yield Problem(
             "preflight-injector",
             f"injects {', '.join(wide)}, and preflight-gang, which forms the gangs, is not installed: they wait in vain",
-            f"{upgrade_of(cluster, release)} --set {on}" if path else alone,
+            f"{cluster.upgrade_of(release)} --set {on}" if path else alone,
         )
     if gang is None:
         return

@@ -16,10 +16,7 @@ from preflight_cli.cluster import (
     checks_of,
     has_gpus,
     key_of,
-    labels_nodes,
     labels_of,
-    setting_of,
-    sick_conditions,
 )
 
 _LABEL: Final = f"{names.PREFIX}gpu-health"
@@ -29,8 +26,8 @@ _CONNECTOR, _ENGINE = "platform-connectors", "nvidia-dcgm"
 
 def nodes(cluster: Installation) -> Iterator[Problem]:
     """Nodes that are sick, keep a label that nobody takes away, or lack connector or hostengine."""
-    patterns = next(iter(sick_conditions(cluster).values()), SICK)
-    labeled = labels_nodes(cluster)
+    patterns = next(iter(cluster.sick_conditions().values()), SICK)
+    labeled = cluster.labels_nodes
     for node in cluster.of("Node"):
         name = key_of(node)[1]
         for condition in (node.get("status") or {}).get("conditions", []):
@@ -55,7 +52,7 @@ def nodes(cluster: Installation) -> Iterator[Problem]:
     for name, effect in wanted.items():
         suppliers = [item for item in cluster.of("Supplier") if key_of(item)[1] == name]
         if not suppliers and name == _CONNECTOR and cluster.knows("Supplier"):
-            off = setting_of(cluster, "preflight-injector", "platformConnector.enabled=false")
+            off = cluster.setting_of("preflight-injector", "platformConnector.enabled=false")
             run = f"{off}  # or install NVSentinel"
             yield Problem(f"DaemonSet {name}", f"is not there: {effect}", run)
         for item in suppliers:
