@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from played import Cluster, played
 from played import opt_in as label
 from preflight_gang import config
 from preflight_kube.auth.connection import Connection, connection
-from preflight_kube.client.client import Client, Conflict
+from preflight_kube.client.client import Client
 from preflight_proto import names
 from preflight_proto.admitted import Admitted, SeenClaim, encode_admitted
 from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
@@ -258,6 +257,12 @@ async def test_a_checked_pod_whose_claim_is_made_anew_is_counted_on_a_double_wit
         async with Client(target, agent="tests") as client, played(client, "default") as cluster:
             await opt_in(cluster)
             await count_differing_claims(cluster, target)
+            stands_for = {"extendedResourceName": "example.com/gpu"}
+            gpus = {"metadata": {"name": "gpu.nvidia.com"}, "spec": stands_for}
+            await client.create("/apis/resource.k8s.io/v1/deviceclasses", gpus)
+            await gpu_pod(cluster, "extended", resource="example.com/gpu")
+            async with leads(target) as leading:
+                await until(lambda: unchecked(leading, cluster, "not-started") == 1, "counted, too")
             asked = [
                 one.path
                 for one in double.requests
@@ -266,34 +271,3 @@ async def test_a_checked_pod_whose_claim_is_made_anew_is_counted_on_a_double_wit
             assert not [
                 path for path in asked if "/namespaces/" in path and "/default/" not in path
             ]
-
-
-@pytest.mark.usefixtures("dra")
-async def test_extended_resources_that_stand_for_a_device_class_are_counted(
-    cluster: Cluster, target: Connection
-) -> None:
-    classes = "/apis/resource.k8s.io/v1/deviceclasses"
-    with suppress(Conflict):
-        await cluster.client.create(
-            classes,
-            {
-                "metadata": {"name": "gpu.nvidia.com"},
-                "spec": {"extendedResourceName": "example.com/gpu"},
-            },
-        )
-    served = await cluster.client.get(f"{classes}/gpu.nvidia.com", dict)
-    names_of = ["deviceclass.resource.kubernetes.io/gpu.nvidia.com"]
-    names_of += [name] if (name := served["spec"].get("extendedResourceName")) else []
-    for number, resource in enumerate(names_of):
-        amount = {resource: "8"}
-        container = {
-            "name": "train",
-            "image": "x",
-            "resources": {"limits": amount, "requests": amount},
-        }
-        body = {"metadata": {"name": f"pod-{number}"}, "spec": {"containers": [container]}}
-        await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/pods", body)
-    async with leads(target) as leading:
-        await until(lambda: leading.counted("preflight_audit_timestamp_seconds"), "it is counted")
-        assert unchecked(leading, cluster, "not-started") == len(names_of)
-    assert len(names_of) == 2

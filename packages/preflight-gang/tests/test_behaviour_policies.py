@@ -144,25 +144,6 @@ async def test_who_does_not_lead_writes_nothing(configs: Configs, target: Connec
     assert await configs.said("one") is None
 
 
-async def test_a_status_that_somebody_else_has_written_is_put_right(
-    configs: Configs, client: Client, leading: Leading
-) -> None:
-    await configs.create("bad", NONSENSE)
-    await configs.judged("bad", "Invalid")
-    forged = {
-        "type": "Accepted",
-        "status": "True",
-        "reason": "Mine",
-        "message": "",
-        "observedGeneration": 1,
-    }
-    forged["lastTransitionTime"] = "2026-11-21T08:00:00Z"
-    await client.merge_patch(
-        f"{path(configs.namespace, 'bad')}/status", {"status": {"conditions": [forged]}}
-    )
-    assert (await configs.judged("bad", "Invalid")).status == "False"
-
-
 @pytest.fixture(params=["double", "real"])
 def bare(
     request: pytest.FixtureRequest, tmp_path: Path

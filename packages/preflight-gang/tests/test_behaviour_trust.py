@@ -42,18 +42,6 @@ async def test_a_stamp_that_cannot_be_believed_is_ignored_counted_and_told_once(
     assert [about["uid"] for about in published] == [uid]
 
 
-async def test_a_pod_without_a_stamp_is_no_member(cluster: Cluster, leading: Leading) -> None:
-    await cluster.pair()
-    body = {
-        "metadata": {"name": "plain", "labels": {names.CHECKED_LABEL: "true"}},
-        "spec": {"containers": [{"name": "train", "image": "x"}]},
-    }
-    await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/pods", body)
-    await cluster.answered("sealed", "pod-0", "pod-1")
-    await settled(cluster, leading)
-    assert cluster.published("plain") is None
-
-
 async def test_a_roster_that_somebody_wrote_is_replaced(cluster: Cluster, leading: Leading) -> None:
     await cluster.pair()
     await cluster.answered("sealed", "pod-0", "pod-1")

@@ -49,6 +49,8 @@ def test_a_gang_is_there_from_its_first_member_to_its_last(members: Gangs) -> No
 
 
 def test_a_pod_is_a_member_of_the_gang_that_it_is_stamped_for_now(members: Gangs) -> None:
+    plain = msgspec.convert({"metadata": {"name": "p", "namespace": NAMESPACE, "uid": "p"}}, Pod)
+    assert members.place(plain, gone=False) == (None, None)
     members.place(pod("a"), gone=False)
     assert members.place(pod("a", "other"), gone=False) == (ONE, OTHER)
     assert list(members) == [OTHER]
