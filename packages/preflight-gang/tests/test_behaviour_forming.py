@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from leading import Leading, leads, settled
+from leading import Leading, settled
 from played import Cluster
 from preflight_gang.core import plan as delivery
 from preflight_gang.core import waiting
-from preflight_kube.auth.connection import Connection
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -104,16 +103,3 @@ async def test_a_gang_too_large_to_be_recorded_is_not_tested_and_not_failed(
     said = [one for one in caplog.records if one.message == "gang skipped: record too large"]
     assert len(said) == 1
     assert not any(one.is_record for one in leading.wire.sent)
-
-
-async def test_another_controller_tells_nothing_that_has_been_told(
-    cluster: Cluster, target: Connection
-) -> None:
-    await cluster.pair()
-    async with leads(target):
-        await cluster.answered("sealed", "pod-0", "pod-1")
-    before = cluster.versions()
-    async with leads(target, epoch=2) as another:
-        await settled(cluster, another)
-        assert not another.wire.writes(cluster.namespace)
-    assert cluster.versions() == before

@@ -74,10 +74,6 @@ async def test_a_gang_is_found_by_one_of_its_pods_and_by_its_record(cluster: Clu
         assert await show(cluster.namespace, name, BUILT_IN) == every
 
 
-async def test_a_gang_that_is_not_there_is_not_shown(cluster: Cluster) -> None:
-    assert await show(cluster.namespace, "job-1", BUILT_IN) == ""
-
-
 async def test_a_gang_of_a_configured_source_is_shown_with_its_size(cluster: Cluster) -> None:
     source = GangSource(
         name="teams",

@@ -45,18 +45,6 @@ async def members(cluster: Cluster) -> None:
     await cluster.pair(gang="train", source="schedulingGroup", about="train", size=None, spec=spec)
 
 
-async def test_a_gang_waits_for_its_pod_group_and_says_so(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await members(cluster)
-    for name in ("pod-0", "pod-1"):
-        await cluster.test(name)
-    why = "the size is not known: PodGroup train does not exist yet"
-    await cluster.answered("wait", "pod-0", "pod-1", missing=(why,))
-    await create_pod_group(cluster, GANG_OF_TWO)
-    await cluster.answered("sealed", "pod-0", "pod-1")
-
-
 async def test_the_record_belongs_to_the_object_that_knows_the_size(
     cluster: Cluster, leading: Leading
 ) -> None:

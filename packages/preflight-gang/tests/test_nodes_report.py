@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from preflight_gang import cli
-from preflight_gang.report.nodes import record, table
+from preflight_gang.api.types import Node
+from preflight_gang.report.nodes import fleet, record, table
 from preflight_kube.api.node_health import (
     CheckEnd,
     EndedRun,
     NodeCondition,
+    NodeHealth,
     NodeHealthStatus,
     judge,
     noted,
@@ -141,25 +144,14 @@ def test_nodes_are_those_of_their_conditions_and_records(double: ApiDouble, ask:
         ask(cli.add_node, "nowhere")
 
 
-def test_a_node_is_sick_by_what_the_controller_of_this_cluster_takes_for_sick(
-    double: ApiDouble, ask: Ask
-) -> None:
-    """Its `sickNodeConditions` are not those that are usual."""
-    ours = {**CONDITION, "type": "XidErrors", "message": "XID 79"}
-    made(double, "z-sick", ours)
-    made(double, "a-well", ours)  # by the controller's word, which has no record of it
-    node = httpx.get(f"{double.url}/api/v1/nodes/z-sick").json()
-    health = {"metadata": {"name": "z-sick"}, "spec": {"nodeUID": node["metadata"]["uid"]}}
-    path = f"{double.url}/apis/preflight.nvsentinel.nvidia.com/v1alpha1/nodehealths"
-    httpx.post(path, json=health).raise_for_status()
-    since = CONDITION["lastTransitionTime"]
-    status = {"state": "Sick", "since": since, "foundBy": "XidErrors", "byWordOf": "NodeCondition"}
-    merge = {"Content-Type": "application/merge-patch+json"}
-    written = httpx.patch(f"{path}/z-sick/status", json={"status": status}, headers=merge)
-    written.raise_for_status()
-    _, out, _ = ask(cli.add_nodes)
-    found = [line.split()[:2] for line in out.splitlines()[1:3]]
-    assert found == [["z-sick", "Sick"], ["a-well", "Unknown"]]
+def test_a_node_is_sick_by_what_the_controller_of_this_cluster_takes_for_sick() -> None:
+    """Its `sickNodeConditions` are not those that are usual; it has no record of the other node."""
+    status = {"conditions": [{**CONDITION, "type": "XidErrors", "message": "XID 79"}]}
+    nodes = [{"metadata": {"name": name, "uid": name}, "status": status} for name in ("a", "z")]
+    found = {"state": "Sick", "foundBy": "XidErrors", "byWordOf": "NodeCondition"}
+    health = {"metadata": {"name": "z"}, "spec": {"nodeUID": "z"}, "status": found}
+    states = fleet(msgspec.convert(nodes, list[Node]), [msgspec.convert(health, NodeHealth)])
+    assert {name: one.state for name, one in states.items()} == {"z": "Sick", "a": "Unknown"}
 
 
 def test_without_the_gang_controller_the_conditions_alone_are_asked_and_that_is_told(
