@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gpu_scheduler.config import Config, ConfigError, json_schema, of
+from test_objects import tree
 
 
 def problems(raw: object) -> list[str]:
@@ -49,13 +50,6 @@ def test_counting_can_be_switched_off() -> None:
     assert of({"countResource": ""}).count_resource == ""
 
 
-tree = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
 KEYS = sorted(json_schema()["$defs"]["Config"]["properties"])
 
 

@@ -102,11 +102,8 @@ def of(raw: object) -> Config:
     try:
         config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:
-        from preflight_kube.files import schema  # loads jsonschema, which a good file does not cost
-
-        # Every problem, where the types name the first; they refuse 60.0 for 60, as it does not.
-        wrong = [*schema.problems(json_schema(), raw, "the file"), *meant]
-        raise ConfigError(wrong or [messages.misfit(error, "the file", "change it")]) from None
+        wrong = messages.misfits(Config, raw, error, "the file")
+        raise ConfigError([*wrong, *meant]) from None
     if meant:
         raise ConfigError(meant)
     return config

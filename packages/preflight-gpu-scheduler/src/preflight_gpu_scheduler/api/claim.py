@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 from preflight_kube.api.crd import ValidationRule
 
-from preflight_gpu_scheduler.api import allocation
+from preflight_gpu_scheduler.api import allocation, messages
 from preflight_gpu_scheduler.api.types import Metadata
 
 MOST_COUNT: Final = 64
@@ -137,6 +136,10 @@ _RULES: Final = (
 RULES: Final = tuple(ValidationRule(("spec",), cel, why) for cel, why in _RULES)
 
 
+class _Written(msgspec.Struct):
+    spec: Spec
+
+
 class RawClaim(msgspec.Struct, frozen=True):
     """A GpuClaim as a mirror keeps it, without its status, which nobody here reads."""
 
@@ -145,17 +148,9 @@ class RawClaim(msgspec.Struct, frozen=True):
 
     def read(self) -> Claim | list[str]:
         """The claim, or every problem of it, one sentence each, beginning with its path."""
-        about = self.metadata
-        with suppress(msgspec.ValidationError, RecursionError):
-            spec = msgspec.convert(self.spec, Spec)
-            return Claim(namespace=about.namespace, name=about.name, uid=about.uid, spec=spec)
-        # Loads jsonschema: memory that good claims do not cost.
-        from preflight_kube.files import schema
-
-        types = msgspec.json.schema(Spec)
-        whole = {"type": "object", "required": ["spec"], "properties": {"spec": types}}
-        raw = {} if self.spec is None else {"spec": self.spec}
-        # What the schema lets pass and the types do not, as 1.0 for 1.
-        return schema.problems(whole | {"$defs": types["$defs"]}, raw, "the claim") or [
-            "spec: has a number with a fraction where a whole one belongs; write it without."
-        ]
+        about, raw = self.metadata, {} if self.spec is None else {"spec": self.spec}
+        try:
+            spec = msgspec.convert(raw, _Written).spec
+        except (msgspec.ValidationError, RecursionError) as error:
+            return messages.misfits(_Written, raw, error, "the claim")
+        return Claim(namespace=about.namespace, name=about.name, uid=about.uid, spec=spec)

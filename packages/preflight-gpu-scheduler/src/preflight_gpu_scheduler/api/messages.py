@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 CLAIM_NOT_FOUND: Final = "GpuClaim not found"
 CLAIM_NOT_VALID: Final = "GpuClaim is not valid"
 COUNT_DIFFERS: Final = "pod was admitted for another number of GPUs than its GpuClaim's"
@@ -44,7 +46,15 @@ UNRESOLVABLE: Final = frozenset(
 """What evicting pods from the node does not change: preemption need not try."""
 
 
-def misfit(error: Exception, whole: str, remedy: str = "correct it") -> str:
+def misfit(error: Exception, whole: str) -> str:
     """One sentence, with its path, for what types refuse; ``whole``: what the data is called."""
     what, _, where = str(error).partition(" - at `$.")
-    return f"{where.rstrip('`') or whole}: {what[:1].lower()}{what[1:200]}; {remedy}."
+    return f"{where.rstrip('`') or whole}: {what[:1].lower()}{what[1:200]}; correct it."
+
+
+def misfits(types: type, raw: object, error: Exception, whole: str) -> list[str]:
+    """Every problem of ``raw``, of which :func:`misfit` has the first."""
+    from preflight_kube.files import schema  # loads jsonschema, which good data do not cost
+
+    # Types refuse what a schema does not, as 60.0 for 60.
+    return schema.problems(msgspec.json.schema(types), raw, whole) or [misfit(error, whole)]
