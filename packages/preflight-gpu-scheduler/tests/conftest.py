@@ -26,9 +26,9 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-async def world(real_api_server: ApiServer) -> AsyncIterator[Plane]:
-    """A test's own cluster on it, with the usual configuration."""
+async def world(request: pytest.FixtureRequest, real_api_server: ApiServer) -> AsyncIterator[Plane]:
+    """A test's own cluster on it, as usual or as `having` says."""
     from plane import plane
 
-    async with plane(real_api_server) as made:
+    async with plane(real_api_server, **getattr(request.function, "having", {})) as made:
         yield made

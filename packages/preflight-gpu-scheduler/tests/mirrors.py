@@ -11,8 +11,9 @@ from preflight_gpu_scheduler.api.gpu_node_status import RawStatus
 from preflight_gpu_scheduler.api.types import Metadata
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.controller.cache import GpuCache
+from preflight_gpu_scheduler.controller.controller import Controller
 from preflight_gpu_scheduler.core.protocol import Runner
-from preflight_gpu_scheduler.metrics import ExtenderMetrics
+from preflight_gpu_scheduler.metrics import ExtenderMetrics, GpuControllerMetrics
 from preflight_gpu_scheduler.webhook.extender import Extender
 from preflight_kube.client.client import Client
 from prometheus_client import CollectorRegistry
@@ -39,10 +40,22 @@ class Mirrors:
         self.config = Config(**config)
         self.state = GpuCache(self.client, self.config)
         self._mirrors: dict[str, Any] = dict(zip(KINDS, self.state.reflectors, strict=True))
+        self.registry = CollectorRegistry()  # of a leader
         self.metrics = ExtenderMetrics(CollectorRegistry())
         self.extender = Extender(
             self.client, self.config, self.state, self.metrics, cast(Runner, None)
         )
+
+    def leads(self) -> tuple[Controller, list[Any]]:
+        """A leader over it, and what it merges into objects."""
+        patches = list[Any]()
+
+        async def merge_patch(_: str, patch: Any) -> None:
+            patches.append(patch)
+
+        cast(Any, self.client).merge_patch = merge_patch
+        metrics = GpuControllerMetrics(self.registry)
+        return Controller(self.client, self.config, self.state, metrics), patches
 
     def show(self, kind: Kind, *objects: Any, deleted: bool = False) -> None:
         for found in objects:

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,6 +47,16 @@ Blow = Callable[[], Awaitable[None]]
 Trap = Callable[[str, str], Awaitable[Blow | None]]
 PATIENCE = 120.0
 """Seconds after which a test gives up waiting."""
+
+
+def having(**config: Any) -> Callable[[T], T]:
+    """Give a test's ``world`` this configuration."""
+
+    def mark(test: T) -> T:
+        vars(test)["having"] = config
+        return test
+
+    return mark
 
 
 class Faulty(Client):
@@ -386,16 +397,18 @@ class Plane:
         made = scheduler_config(self.config, kubeconfig=access, port=port)
         made["leaderElection"] = {"leaderElect": False}
         (self.home / f"{name}.yaml").write_text(yaml.safe_dump(made))
-        log = (self.home / f"{name}.log").open("wb")
         command = [
             f"{folder}/kube-scheduler",
             f"--config={self.home}/{name}.yaml",
             "--secure-port=0",
             "-v=2",
         ]
-        command += [f"--feature-gates={gates}"] if gates else []
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        log.close()
+        return self._begin(name, [*command, *([f"--feature-gates={gates}"] if gates else [])])
+
+    def _begin(self, name: str, command: list[str], **around: str) -> subprocess.Popen[bytes]:
+        with (self.home / f"{name}.log").open("ab") as log:
+            environ = os.environ | around
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
         self._processes.append(process)
         return process
 
@@ -409,24 +422,12 @@ class Plane:
         """One of our services as a process of its own; ``configured``: with this test's
         configuration.
         """
-        (self.home / "config.yaml").write_text(json.dumps(_written(self.config)))
-        log = (self.home / f"{name}.log").open("ab")
-        around = {**os.environ, "KUBECONFIG": str(self.kubeconfig), **(environment or {})}
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "preflight_gpu_scheduler",
-                *arguments,
-                *(("--config", str(self.home / "config.yaml")) if configured else ()),
-            ],
-            stdout=log,
-            stderr=log,
-            env=around,
-        )
-        log.close()
-        self._processes.append(process)
-        return process
+        file = self.home / "config.yaml"
+        file.write_bytes(msgspec.json.encode(self.config))
+        command = [sys.executable, "-m", "preflight_gpu_scheduler", *arguments]
+        command += ["--config", str(file)] if configured else []
+        around = {"KUBECONFIG": str(self.kubeconfig), **(environment or {})}
+        return self._begin(name, command, **around)
 
     def log(self, name: str = "scheduler") -> str:
         return (self.home / f"{name}.log").read_text()
@@ -487,6 +488,37 @@ class Plane:
         found = await self.until(f"{name} is bound", fact, seconds)
         assert isinstance(found, Pod)
         return found
+
+    async def said(
+        self, reason: str, name: str = "", words: str = "", *, namespace: str = ""
+    ) -> str:
+        """The last Event of this reason that says so about an object whose name begins so; empty
+        for none.
+        """
+        events = await self.raw(f"/api/v1/namespaces/{namespace or self.namespace}/events")
+        found = [
+            str(one["message"])
+            for one in events["items"]
+            if one["reason"] == reason
+            and one["involvedObject"]["name"].startswith(name)
+            and words in one["message"]
+        ]
+        return found[-1] if found else ""
+
+    async def told(
+        self, reason: str, name: str = "", words: str = "", *, namespace: str = ""
+    ) -> str:
+        """Wait until it is said."""
+        said = partial(self.said, reason, name, words, namespace=namespace)
+        return str(await self.until(f"{reason} is told", said))
+
+    async def locked(self, number: int) -> None:
+        """Wait until so many leases are there."""
+
+        async def fact() -> bool:
+            return len(await self.leases()) == number
+
+        await self.until(f"{number} leases are there", fact)
 
     async def explained(self) -> None:
         """Wait until each lease is a bound, living pod's that names its GPU, and each such pod has
@@ -602,7 +634,7 @@ async def plane(server: ApiServer, **config: Any) -> AsyncIterator[Plane]:
                 await made.close()
 
 
-async def bind(world: Plane, port: int, name: str) -> bool:
+async def bind(world: Plane, port: int, name: str, seconds: float = 60) -> bool:
     """As kube-scheduler asks for it, to the node ``a``; whether the pod was bound."""
     pod = await world.read_pod(name)
     asked = {
@@ -611,13 +643,7 @@ async def bind(world: Plane, port: int, name: str) -> bool:
         "PodUID": pod.metadata.uid,
         "Node": "a",
     }
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=seconds) as http:
         answer = await http.post(f"http://127.0.0.1:{port}/bind", json=asked)
     assert answer.status_code == 200
     return not answer.json()["Error"]
-
-
-def _written(config: Config) -> dict[str, Any]:
-    made = msgspec.to_builtins(config)
-    assert isinstance(made, dict)
-    return made

@@ -304,34 +304,20 @@ def test_a_second_call_is_an_empty_patch(
 def test_a_hostile_pod_is_answered_and_never_raises(
     spec: Any, env: Any, amount: Any, metadata: Any
 ) -> None:
-    about = {names.CLAIM_ANNOTATION: "two"}
-    shapes: list[Any] = [
-        {"spec": spec, "metadata": {"annotations": about}},
-        {"spec": {"containers": spec}, "metadata": {"annotations": about}},
+    limits = {"limits": {"gpu.scheduling/gpu": amount}}
+    specs: list[Any] = [
+        spec,
+        {"containers": spec},
+        {"containers": [{"env": env, "resources": env}], "tolerations": [spec]},
+        {"containers": [{"env": [{"name": "A", "valueFrom": env}], "resources": limits}]},
         {
-            "spec": {"containers": [{"env": env, "resources": env}], "tolerations": [spec]},
-            "metadata": {"annotations": about},
+            "containers": [{"resources": {"limits": env}}],
+            "initContainers": spec,
+            "tolerations": [{"key": amount}],
         },
-        {
-            "spec": {
-                "containers": [
-                    {
-                        "env": [{"name": "A", "valueFrom": env}],
-                        "resources": {"limits": {"gpu.scheduling/gpu": amount}},
-                    }
-                ]
-            },
-            "metadata": {"annotations": about},
-        },
-        {
-            "spec": {
-                "containers": [{"resources": {"limits": env}}],
-                "initContainers": spec,
-                "tolerations": [{"key": amount}],
-            },
-            "metadata": {"annotations": about},
-        },
-        {"spec": {"containers": []}, "metadata": metadata},
     ]
+    about = {"annotations": {names.CLAIM_ANNOTATION: "two"}}
+    shapes: list[Any] = [{"spec": each, "metadata": about} for each in specs]
+    shapes.append({"spec": {"containers": []}, "metadata": metadata})
     for shape in shapes:
         assert isinstance(admit(shape, claim(), Config(guard_others=True)), AdmissionVerdict)

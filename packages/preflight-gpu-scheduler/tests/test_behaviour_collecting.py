@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import anyio
 import pytest
-from plane import Plane, plane
-from preflight_testing.apiserver import ASSETS, ApiServer
+from plane import Plane, having
+from preflight_testing.apiserver import ASSETS
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.anyio]
 
@@ -71,25 +71,20 @@ async def test_the_gpu_of_a_pod_whose_namespace_is_deleted_is_a_waiting_pods(wor
         await world.until("the namespace has gone", gone)
 
 
-def test_the_leases_of_a_deleted_node_go_with_its_pods_and_not_before(
-    real_api_server: ApiServer,
-) -> None:
-    async def body() -> None:
-        async with plane(real_api_server, sweep="1s") as world:
-            await _one_runs_and_one_waits(world)
-            await world.client.delete("/api/v1/nodes/a")
-            await world.node("b", 1)
-            await world.bound("second")
-            held = {one.gpu for one in (await world.leases()).values()}
-            assert held == {("a", 0), ("b", 0)}
-            await world.delete_pod("first")  # as Kubernetes does to pods of a node that is no more
+@having(sweep="1s")
+async def test_the_leases_of_a_deleted_node_go_with_its_pods_and_not_before(world: Plane) -> None:
+    await _one_runs_and_one_waits(world)
+    await world.client.delete("/api/v1/nodes/a")
+    await world.node("b", 1)
+    await world.bound("second")
+    held = {one.gpu for one in (await world.leases()).values()}
+    assert held == {("a", 0), ("b", 0)}
+    await world.delete_pod("first")  # as Kubernetes does to pods of a node that is no more
 
-            async def only_b() -> bool:
-                return {one.gpu for one in (await world.leases()).values()} == {("b", 0)}
+    async def only_b() -> bool:
+        return {one.gpu for one in (await world.leases()).values()} == {("b", 0)}
 
-            await world.until("the deleted node's lease has gone", only_b)
-
-    anyio.run(body)
+    await world.until("the deleted node's lease has gone", only_b)
 
 
 async def test_a_pod_that_goes_away_between_filter_and_bind_leaves_no_lease(world: Plane) -> None:

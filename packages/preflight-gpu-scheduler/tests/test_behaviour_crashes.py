@@ -13,11 +13,10 @@ from typing import Any
 
 import anyio
 import pytest
-from plane import Blow, Plane, bind, plane
+from plane import Blow, Plane, bind, having
 from preflight_kube.client.client import KubeError
-from preflight_testing.apiserver import ApiServer
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.anyio]
 POINTS = ("K0", "K1", "K2", "K3", "K4", "K5", "K6")
 
 
@@ -77,109 +76,100 @@ async def _never(_: str, __: str) -> None:
 
 @pytest.mark.parametrize("gpus", [1, 4])
 @pytest.mark.parametrize("what", ["extender killed", "answer lost", "scheduler killed"])
-def test_whatever_is_lost_at_any_point_of_a_bind_the_pod_is_bound_once(
-    real_api_server: ApiServer, what: str, gpus: int
+@having(reservation_seconds=5, gang_bind="3s")
+async def test_whatever_is_lost_at_any_point_of_a_bind_the_pod_is_bound_once(
+    world: Plane, what: str, gpus: int
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server, reservation_seconds=5, gang_bind="3s") as world:
-            await world.node("a", gpus)
-            await world.claim("some", gpus)
-            cast = SimpleNamespace(extender=await world.extender())
-            port = cast.extender.port
-            cast.scheduler = world.scheduler(port)
-            await world.controller()
+    await world.node("a", gpus)
+    await world.claim("some", gpus)
+    cast = SimpleNamespace(extender=await world.extender())
+    port = cast.extender.port
+    cast.scheduler = world.scheduler(port)
+    await world.controller()
 
-            async def blow() -> None:
-                if what == "answer lost":
-                    raise KubeError("no answer", 0)
-                if what == "scheduler killed":
-                    cast.scheduler.kill()
-                    return
-                cast.extender.trap = _never
-                cast.extender.scope.cancel()
-                await anyio.sleep_forever()
+    async def blow() -> None:
+        if what == "answer lost":
+            raise KubeError("no answer", 0)
+        if what == "scheduler killed":
+            cast.scheduler.kill()
+            return
+        cast.extender.trap = _never
+        cast.extender.scope.cancel()
+        await anyio.sleep_forever()
 
-            for point in (
-                POINTS if what != "answer lost" else POINTS[1:]
-            ):  # at K0 nothing has been asked yet
-                name = f"p-{point.lower()}"
-                fault = Fault(world, point, name, blow)
-                cast.extender.trap = fault
-                cast.extender.called = fault.called
-                await world.pod(name, "some")
-                await world.until(f"{point} is reached", fault.has_struck)
-                if cast.extender.scope.cancel_called:
-                    await cast.extender.kill()
-                    cast.extender = await world.extender(port=port)
-                if what == "scheduler killed":
-                    await anyio.to_thread.run_sync(cast.scheduler.wait)
-                    cast.scheduler = world.scheduler(port, f"scheduler-{point}")
-                await world.bound(name)
-                await world.explained()
-                cast.extender.trap = cast.extender.called = None
-                await world.delete_pod(name)
-                await world.explained()
-
-    anyio.run(body)
+    for point in (
+        POINTS if what != "answer lost" else POINTS[1:]
+    ):  # at K0 nothing has been asked yet
+        name = f"p-{point.lower()}"
+        fault = Fault(world, point, name, blow)
+        cast.extender.trap = fault
+        cast.extender.called = fault.called
+        await world.pod(name, "some")
+        await world.until(f"{point} is reached", fault.has_struck)
+        if cast.extender.scope.cancel_called:
+            await cast.extender.kill()
+            cast.extender = await world.extender(port=port)
+        if what == "scheduler killed":
+            await anyio.to_thread.run_sync(cast.scheduler.wait)
+            cast.scheduler = world.scheduler(port, f"scheduler-{point}")
+        await world.bound(name)
+        await world.explained()
+        cast.extender.trap = cast.extender.called = None
+        await world.delete_pod(name)
+        await world.explained()
 
 
 @pytest.mark.parametrize("when", ["after its leases were taken back", "before they are deleted"])
-def test_a_binding_that_comes_after_its_reservation_was_taken_back_is_refused(
-    real_api_server: ApiServer, when: str
+@having(reservation_seconds=5, gang_bind="3s", bind_budget="300s")
+async def test_a_binding_that_comes_after_its_reservation_was_taken_back_is_refused(
+    world: Plane, when: str
 ) -> None:
     """An extender that was stopped between lease and Binding, and goes on too late."""
+    await world.node("a", 1)
+    await world.claim("one", 1)
+    stopped, go_on, refused, deletes = (
+        anyio.Event(),
+        anyio.Event(),
+        anyio.Event(),
+        anyio.Event(),
+    )
+    late = await world.extender()
 
-    async def body() -> None:
-        async with plane(
-            real_api_server, reservation_seconds=5, gang_bind="3s", bind_budget="300s"
-        ) as world:
-            await world.node("a", 1)
-            await world.claim("one", 1)
-            stopped, go_on, refused, deletes = (
-                anyio.Event(),
-                anyio.Event(),
-                anyio.Event(),
-                anyio.Event(),
-            )
-            late = await world.extender()
+    async def stop(verb: str, path: str) -> Blow | None:
+        if path.endswith("/p/binding") and not stopped.is_set():
+            stopped.set()
+            await go_on.wait()
+            late.trap = None
+            with pytest.raises(KubeError) as error:
+                await world.client.create(path, _late_binding(world, pod))
+            assert error.value.status == 409
+            refused.set()
+        return None
 
-            async def stop(verb: str, path: str) -> Blow | None:
-                if path.endswith("/p/binding") and not stopped.is_set():
-                    stopped.set()
-                    await go_on.wait()
-                    late.trap = None
-                    with pytest.raises(KubeError) as error:
-                        await world.client.create(path, _late_binding(world, pod))
-                    assert error.value.status == 409
-                    refused.set()
-                return None
-
-            async def hold(verb: str, path: str) -> Blow | None:
-                if verb == "delete" and "/leases" in path:
-                    deletes.set()
-                    if when == "before they are deleted":
-                        await refused.wait()
-                return None
-
-            late.trap = stop
-            await world.controller(trap=hold)
-            await world.pod("p", "one")
-            pod = await world.read_pod("p")
-            async with anyio.create_task_group() as group:
-                group.start_soon(bind, world, late.port, "p")
-                await stopped.wait()
-                await deletes.wait()
-                if when == "after its leases were taken back":
-                    await world.pod("q", "one")
-                    other = await world.extender()
-                    await world.until("q has the GPU", lambda: bind(world, other.port, "q"))
-                go_on.set()
+    async def hold(verb: str, path: str) -> Blow | None:
+        if verb == "delete" and "/leases" in path:
+            deletes.set()
+            if when == "before they are deleted":
                 await refused.wait()
-                group.cancel_scope.cancel()
-            assert (await world.read_pod("p")).bound is False
-            assert set(world.watcher.given.values()) <= {"q"}
+        return None
 
-    anyio.run(body)
+    late.trap = stop
+    await world.controller(trap=hold)
+    await world.pod("p", "one")
+    pod = await world.read_pod("p")
+    async with anyio.create_task_group() as group:
+        group.start_soon(bind, world, late.port, "p")
+        await stopped.wait()
+        await deletes.wait()
+        if when == "after its leases were taken back":
+            await world.pod("q", "one")
+            other = await world.extender()
+            await world.until("q has the GPU", lambda: bind(world, other.port, "q"))
+        go_on.set()
+        await refused.wait()
+        group.cancel_scope.cancel()
+    assert (await world.read_pod("p")).bound is False
+    assert set(world.watcher.given.values()) <= {"q"}
 
 
 def _late_binding(world: Plane, pod: Any) -> dict[str, Any]:

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import anyio
 import httpx
 import pytest
-from plane import Plane, plane
+from plane import Plane, having
 from preflight_gpu_scheduler.api import messages
-from preflight_testing.apiserver import ApiServer
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.anyio]
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 OURS = {"matchLabels": {"of": "g"}}
 
@@ -111,118 +109,65 @@ def _bound(world: Plane, start: str) -> Callable[[], int]:
     )
 
 
-async def _free(world: Plane) -> bool:
-    return not await world.leases()
-
-
 @pytest.mark.parametrize("what", SPECS)
-def test_a_gang_starts_on_the_first_nodes_that_the_scheduler_would_have_it_on_and_holds_none_before(
-    real_api_server: ApiServer, what: str
+async def test_a_gang_starts_on_the_first_nodes_that_the_scheduler_would_have_it_on_and_holds_none_before(
+    world: Plane, what: str
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.node("a", 4, cpu="2" if what == "CPU full" else "64")
-            if what == "taint":
-                taints = [{"key": "kept", "value": "x", "effect": "NoSchedule"}]
-                await world.client.merge_patch("/api/v1/nodes/a", {"spec": {"taints": taints}})
-            if what == "volume zone":
-                await _volume(world)
-            spec = dict(SPECS[what])
-            await world.services()
-            await world.claim("g", 1, gang="g")
-            pods = [f"g-{n}" for n in range(3)]
-            for name in pods:
-                cpu = "16" if what == "CPU full" else "10m"
-                port = 8080 if what == "host port" else 0
-                await world.pod(name, "g", cpu=cpu, port=port, spec=spec, gang_size="3")
-            await world.until("the scheduler has no node", lambda: _refused(world, pods))
-            assert world.watcher.given == {}
-            await world.until("nothing is held", lambda: _free(world))
-            assert not any(one.reclaimed for one in world.watcher.pods.values())
-            labels = {"disk": "fast", ZONE: "z2"}
-            for name in ("b", "c") if what in APART else ("b",):
-                await world.node(name, 4, labels=labels)
-            await world.until("all of them run", lambda: _bound(world, "g-")() == 3)
-            nodes = {node for node, _ in world.watcher.given}
-            assert nodes == ({"a", "b", "c"} if what in APART else {"b"})
-            assert not any(one.reclaimed for one in world.watcher.pods.values())
-            await world.explained()
-
-    anyio.run(body)
+    await world.node("a", 4, cpu="2" if what == "CPU full" else "64")
+    if what == "taint":
+        taints = [{"key": "kept", "value": "x", "effect": "NoSchedule"}]
+        await world.client.merge_patch("/api/v1/nodes/a", {"spec": {"taints": taints}})
+    if what == "volume zone":
+        await _volume(world)
+    spec = dict(SPECS[what])
+    await world.services()
+    await world.claim("g", 1, gang="g")
+    pods = [f"g-{n}" for n in range(3)]
+    for name in pods:
+        cpu = "16" if what == "CPU full" else "10m"
+        port = 8080 if what == "host port" else 0
+        await world.pod(name, "g", cpu=cpu, port=port, spec=spec, gang_size="3")
+    await world.until("the scheduler has no node", lambda: _refused(world, pods))
+    assert world.watcher.given == {}
+    await world.locked(0)
+    assert not any(one.reclaimed for one in world.watcher.pods.values())
+    labels = {"disk": "fast", ZONE: "z2"}
+    for name in ("b", "c") if what in APART else ("b",):
+        await world.node(name, 4, labels=labels)
+    await world.until("all of them run", lambda: _bound(world, "g-")() == 3)
+    nodes = {node for node, _ in world.watcher.given}
+    assert nodes == ({"a", "b", "c"} if what in APART else {"b"})
+    assert not any(one.reclaimed for one in world.watcher.pods.values())
+    await world.explained()
 
 
-def test_a_gang_of_one_zone_leaves_others_the_gpus_of_zones_that_cannot_take_all_of_it(
-    real_api_server: ApiServer,
+async def test_a_gang_of_one_zone_leaves_others_the_gpus_of_zones_that_cannot_take_all_of_it(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        term = {"topologyKey": ZONE, "labelSelector": OURS}
-        together = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-        async with plane(real_api_server) as world:
-            for name, zone in (("a", "z1"), ("b", "z2"), ("c", "z3")):
-                await world.node(name, 2, labels={ZONE: zone})
-            await world.services()
-            await world.claim("one", 1)
-            await world.claim("g", 1, gang="g")
-            pods = [f"g-{n}" for n in range(4)]
-            for name in pods:
-                await world.pod(name, "g", spec={"affinity": together}, gang_size="4")
-            too_few = partial(_waits, world, "g-", messages.GANG_TOO_FEW)
-            await world.until("it is known that no zone has room", too_few)
-            await world.pod("s", "one")
-            await world.bound("s")
-            assert _bound(world, "g-")() == 0
-            await world.explained()
-            await world.node("d", 3, labels={ZONE: "z2"})
-            await world.until("all of them run", lambda: _bound(world, "g-")() == 4)
-            given = world.watcher.given.items()
-            assert {node for (node, _), pod in given if pod in pods} <= {"b", "d"}
-            await world.explained()
-
-    anyio.run(body)
-
-
-def test_a_gang_of_pods_with_two_claims_starts_when_all_of_them_fit(
-    real_api_server: ApiServer,
-) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.node("a", 4)
-            await world.services()
-            for count, name in ((1, "one"), (2, "two")):
-                await world.claim(name, count, gang="g")
-            pods = {f"g-{n}": "two" if n % 2 else "one" for n in range(4)}
-            for name, claim in pods.items():
-                await world.pod(name, claim, gang_size="4")
-            await world.until("the scheduler has no node", lambda: _waits(world, "g-0"))
-            assert world.watcher.given == {}
-            assert await _free(world)
-            await world.node("b", 2)
-            await world.until("all of them run", lambda: len(world.watcher.given) == 6)
-            await world.explained()
-
-    anyio.run(body)
-
-
-async def _gated_or_told(world: Plane, name: str) -> bool:
-    """Whether the controller has said of a member what its gang waits for, or opened its gate."""
-    events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-    said = any(one["reason"] == "GangWaiting" for one in events["items"])
-    return said or not (await world.read_pod(name)).gated
+    term = {"topologyKey": ZONE, "labelSelector": OURS}
+    together = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    for name, zone in (("a", "z1"), ("b", "z2"), ("c", "z3")):
+        await world.node(name, 2, labels={ZONE: zone})
+    await world.services()
+    await world.claim("one", 1)
+    await world.claim("g", 1, gang="g")
+    pods = [f"g-{n}" for n in range(4)]
+    for name in pods:
+        await world.pod(name, "g", spec={"affinity": together}, gang_size="4")
+    await world.told("FailedScheduling", "g-", messages.GANG_TOO_FEW)
+    await world.pod("s", "one")
+    await world.bound("s")
+    assert _bound(world, "g-")() == 0
+    await world.explained()
+    await world.node("d", 3, labels={ZONE: "z2"})
+    await world.until("all of them run", lambda: _bound(world, "g-")() == 4)
+    given = world.watcher.given.items()
+    assert {node for (node, _), pod in given if pod in pods} <= {"b", "d"}
+    await world.explained()
 
 
 def _gone(world: Plane, name: str) -> bool:
     return name not in world.watcher.given.values()
-
-
-async def _waits(world: Plane, name: str, why: str = "") -> bool:
-    """Whether the scheduler has said so of a pod of this name, or one that begins so."""
-    events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-    return any(
-        one["reason"] == "FailedScheduling"
-        and one["involvedObject"]["name"].startswith(name)
-        and why in one["message"]
-        for one in events["items"]
-    )
 
 
 async def _priorities(world: Plane) -> None:
@@ -232,136 +177,116 @@ async def _priorities(world: Plane) -> None:
         world.cleanup.append(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}-{world.namespace}")
 
 
-def test_of_two_gangs_that_wait_the_one_of_higher_priority_starts_first(
-    real_api_server: ApiServer,
+async def test_of_two_gangs_that_wait_the_one_of_higher_priority_starts_first(world: Plane) -> None:
+    await world.node("a", 2)
+    await _priorities(world)
+    await world.services()
+    for name in ("low", "high"):
+        await world.claim(name, 1, gang=name)
+        spec = {"priorityClassName": f"{name}-{world.namespace}"}
+        for n in range(3):
+            await world.pod(f"{name}-{n}", name, gang_size="3", spec=spec)
+        await world.told("FailedScheduling", f"{name}-0")
+    await world.node("b", 2)
+    await world.until("a gang runs", lambda: len(world.watcher.given) == 3)
+    assert {one.split("-")[0] for one in world.watcher.given.values()} == {"high"}
+
+
+async def test_the_second_job_of_one_claim_is_a_gang_of_its_own(world: Plane) -> None:
+    await world.node("a", 6)
+    await world.services()
+    await world.claim("g", 1, gang="g")
+    for n in range(4):
+        await world.pod(f"first-{n}", "g", gang_size="4", owner="first")
+    await world.until("it runs", lambda: _bound(world, "first-")() == 4)
+    for n in range(4):
+        await world.pod(f"second-{n}", "g", gang_size="4", owner="second")
+
+        async def told(name: str = f"second-{n}") -> bool:
+            waits = await world.said("GangWaiting")
+            return bool(waits) or not (await world.read_pod(name)).gated
+
+        await world.until("the services have seen it", told)
+    await world.told("FailedScheduling", "second-3")
+    assert _bound(world, "second-")() == 0
+    for n in range(2):
+        await world.delete_pod(f"first-{n}")
+    await world.until("both run", lambda: _bound(world, "second-")() == 4)
+    await world.pod("first-4", "g", gang_size="4", owner="first")
+    await world.node("b", 2)
+    await world.pod("first-5", "g", gang_size="4", owner="first")
+    await world.until("who was replaced runs", lambda: _bound(world, "first-")() == 4)
+    await world.explained()
+
+
+async def test_an_elastic_gang_starts_with_as_many_as_it_needs_and_the_others_come(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.node("a", 2)
-            await _priorities(world)
-            await world.services()
-            for name in ("low", "high"):
-                await world.claim(name, 1, gang=name)
-                spec = {"priorityClassName": f"{name}-{world.namespace}"}
-                for n in range(3):
-                    await world.pod(f"{name}-{n}", name, gang_size="3", spec=spec)
-                await world.until("it waits", partial(_waits, world, f"{name}-0"))
-            await world.node("b", 2)
-            await world.until("a gang runs", lambda: len(world.watcher.given) == 3)
-            assert {one.split("-")[0] for one in world.watcher.given.values()} == {"high"}
-
-    anyio.run(body)
+    await world.node("a", 4)
+    await world.services()
+    await world.claim("g", 1, gang="g")
+    for n in range(6):
+        await world.pod(f"g-{n}", "g", gang_size="4")
+    await world.until("four run", lambda: _bound(world, "g-")() == 4)
+    await world.node("b", 1)
+    await world.until("five run", lambda: _bound(world, "g-")() == 5)
+    await world.node("c", 1)
+    await world.until("all of them run", lambda: _bound(world, "g-")() == 6)
+    await world.explained()
 
 
-def test_the_second_job_of_one_claim_is_a_gang_of_its_own(real_api_server: ApiServer) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.node("a", 6)
-            await world.services()
-            await world.claim("g", 1, gang="g")
-            for n in range(4):
-                await world.pod(f"first-{n}", "g", gang_size="4", owner="first")
-            await world.until("it runs", lambda: _bound(world, "first-")() == 4)
-            for n in range(4):
-                await world.pod(f"second-{n}", "g", gang_size="4", owner="second")
-                told = partial(_gated_or_told, world, f"second-{n}")
-                await world.until("the services have seen it", told)
-            await world.until("it waits", lambda: _waits(world, "second-3"))
-            assert _bound(world, "second-")() == 0
-            for n in range(2):
-                await world.delete_pod(f"first-{n}")
-            await world.until("both run", lambda: _bound(world, "second-")() == 4)
-            await world.pod("first-4", "g", gang_size="4", owner="first")
-            await world.node("b", 2)
-            await world.pod("first-5", "g", gang_size="4", owner="first")
-            await world.until("who was replaced runs", lambda: _bound(world, "first-")() == 4)
-            await world.explained()
-
-    anyio.run(body)
+@having(gang_max_wait="0s")
+async def test_small_pods_never_starve_a_gang_that_has_waited_long_enough(world: Plane) -> None:
+    await world.node("a", 4)
+    await world.node("small", 1)
+    await world.services()
+    await world.claim("one", 1)
+    await world.claim("g", 1, gang="g")
+    for n in range(5):
+        await world.pod(f"s-{n}", "one")
+    await world.until("all is full", lambda: len(world.watcher.given) == 5)
+    for n in range(4):
+        await world.pod(f"g-{n}", "g", gang_size="4")
+    await world.told("FailedScheduling", "g-3")
+    for n in range(5, 12):
+        await world.pod(f"s-{n}", "one")
+    await world.told("FailedScheduling", "s-11")
+    on_a = [pod for (node, _), pod in world.watcher.given.items() if node == "a"]
+    for name in on_a:
+        await world.delete_pod(name)
+        await world.until("its GPU is free", partial(_gone, world, name))
+    await world.until("the gang runs", lambda: _bound(world, "g-")() == 4)
+    assert {pod[0] for (node, _), pod in world.watcher.given.items() if node == "a"} == {"g"}
+    await world.explained()
 
 
-def test_an_elastic_gang_starts_with_as_many_as_it_needs_and_the_others_come(
-    real_api_server: ApiServer,
+@having(gang_max_wait="0s")
+async def test_what_becomes_free_is_kept_for_a_gang_that_the_scheduler_found_no_room_for_anywhere(
+    world: Plane,
 ) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.node("a", 4)
-            await world.services()
-            await world.claim("g", 1, gang="g")
-            for n in range(6):
-                await world.pod(f"g-{n}", "g", gang_size="4")
-            await world.until("four run", lambda: _bound(world, "g-")() == 4)
-            await world.node("b", 1)
-            await world.until("five run", lambda: _bound(world, "g-")() == 5)
-            await world.node("c", 1)
-            await world.until("all of them run", lambda: _bound(world, "g-")() == 6)
-            await world.explained()
+    await world.node("a", 4)
+    extender = await world.extender()
+    scheduler = world.scheduler(extender.port)
+    await world.controller()
+    await world.claim("one", 1)
+    await world.claim("g", 1, gang="g")
+    for n in range(4):
+        await world.pod(f"s-{n}", "one")
+    await world.until("all is full", lambda: len(world.watcher.given) == 4)
+    for n in range(4):
+        await world.pod(f"g-{n}", "g", gang_size="4")
+    await world.told("FailedScheduling", "g-3")
+    scheduler.kill()  # so that it asks about nobody when a GPU is free
+    await world.pod("s-4", "one")
+    await world.delete_pod("s-0")
+    path = f"/api/v1/namespaces/{world.namespace}/pods/s-4"
+    call = {"Pod": await world.raw(path), "NodeNames": ["a"]}
 
-    anyio.run(body)
+    async def answered() -> str:
+        async with httpx.AsyncClient(timeout=30) as http:
+            url = f"http://127.0.0.1:{extender.port}/filter"
+            answer = (await http.post(url, json=call)).json()
+        why = str(answer["FailedNodes"].get("a", "it passes"))
+        return "" if why == messages.TOO_FEW else why
 
-
-def test_small_pods_never_starve_a_gang_that_has_waited_long_enough(
-    real_api_server: ApiServer,
-) -> None:
-    async def body() -> None:
-        async with plane(real_api_server, gang_max_wait="0s") as world:
-            await world.node("a", 4)
-            await world.node("small", 1)
-            await world.services()
-            await world.claim("one", 1)
-            await world.claim("g", 1, gang="g")
-            for n in range(5):
-                await world.pod(f"s-{n}", "one")
-            await world.until("all is full", lambda: len(world.watcher.given) == 5)
-            for n in range(4):
-                await world.pod(f"g-{n}", "g", gang_size="4")
-            await world.until("it waits", lambda: _waits(world, "g-3"))
-            for n in range(5, 12):
-                await world.pod(f"s-{n}", "one")
-            await world.until("they wait, behind it", lambda: _waits(world, "s-11"))
-            on_a = [pod for (node, _), pod in world.watcher.given.items() if node == "a"]
-            for name in on_a:
-                await world.delete_pod(name)
-                await world.until("its GPU is free", partial(_gone, world, name))
-            await world.until("the gang runs", lambda: _bound(world, "g-")() == 4)
-            assert {pod[0] for (node, _), pod in world.watcher.given.items() if node == "a"} == {
-                "g"
-            }
-            await world.explained()
-
-    anyio.run(body)
-
-
-def test_what_becomes_free_is_kept_for_a_gang_that_the_scheduler_found_no_room_for_anywhere(
-    real_api_server: ApiServer,
-) -> None:
-    async def body() -> None:
-        async with plane(real_api_server, gang_max_wait="0s") as world:
-            await world.node("a", 4)
-            extender = await world.extender()
-            scheduler = world.scheduler(extender.port)
-            await world.controller()
-            await world.claim("one", 1)
-            await world.claim("g", 1, gang="g")
-            for n in range(4):
-                await world.pod(f"s-{n}", "one")
-            await world.until("all is full", lambda: len(world.watcher.given) == 4)
-            for n in range(4):
-                await world.pod(f"g-{n}", "g", gang_size="4")
-            await world.until("it waits", lambda: _waits(world, "g-3"))
-            scheduler.kill()  # so that it asks about nobody when a GPU is free
-            await world.pod("s-4", "one")
-            await world.delete_pod("s-0")
-            path = f"/api/v1/namespaces/{world.namespace}/pods/s-4"
-            call = {"Pod": await world.raw(path), "NodeNames": ["a"]}
-
-            async def answered() -> str:
-                async with httpx.AsyncClient(timeout=30) as http:
-                    url = f"http://127.0.0.1:{extender.port}/filter"
-                    answer = (await http.post(url, json=call)).json()
-                why = str(answer["FailedNodes"].get("a", "it passes"))
-                return "" if why == messages.TOO_FEW else why
-
-            assert await world.until("the GPU is free", answered) == messages.KEPT
-
-    anyio.run(body)
+    assert await world.until("the GPU is free", answered) == messages.KEPT

@@ -5,13 +5,11 @@ gangs, status, capacity.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from functools import partial
 
 import anyio
 import pytest
 import repeats
-from plane import Plane, plane
+from plane import Plane, having, plane
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.controller.apply import Executor
 from preflight_gpu_scheduler.controller.cache import GpuCache
@@ -24,19 +22,15 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.anyio]
 
 
 @pytest.mark.parametrize("how", ["deleted", "Succeeded", "Failed"])
-def test_the_gpu_of_a_pod_that_ends_is_a_waiting_pods(real_api_server: ApiServer, how: str) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.placed("first", claim="one", count=1, gpus=1)
-            await world.pod("second", "one")
-            if how == "deleted":
-                await world.delete_pod("first")
-            else:
-                await world.end_pod("first", how)
-            await world.bound("second")
-            await world.explained()
-
-    anyio.run(body)
+async def test_the_gpu_of_a_pod_that_ends_is_a_waiting_pods(world: Plane, how: str) -> None:
+    await world.placed("first", claim="one", count=1, gpus=1)
+    await world.pod("second", "one")
+    if how == "deleted":
+        await world.delete_pod("first")
+    else:
+        await world.end_pod("first", how)
+    await world.bound("second")
+    await world.explained()
 
 
 async def test_the_lease_of_a_pod_that_came_again_under_its_name_is_the_new_ones(
@@ -55,126 +49,51 @@ async def test_a_pod_waits_behind_its_gate_for_the_claim_and_says_so(world: Plan
     await world.services()
     await world.pod("p", "late", counted=2)
 
-    async def said() -> bool:
-        events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-        return any(one["reason"] == "GpuClaimMissing" for one in events["items"])
-
-    await world.until("an Event names the claim", said)
+    await world.told("GpuClaimMissing")
     await world.claim("late", 2)
     pod = await world.bound("p")
     assert pod.allocated is not None
     assert pod.allocated.ids == (0, 1)
 
 
-def test_a_pod_keeps_its_gpus_when_its_claim_is_deleted_and_the_next_one_waits_for_another(
-    real_api_server: ApiServer,
-) -> None:
-    async def body() -> None:
-        async with plane(real_api_server, sweep="1s") as world:
-            await world.placed("p", claim="one", count=1, gpus=2)
-            await world.delete_claim("one")
-            await world.pod("q", "one", counted=1)
-            told = await world.until(
-                "it is told", partial(_said, world, world.namespace, "GpuClaimMissing")
-            )
-            assert told.startswith("there is no GpuClaim one in this namespace")
-            assert set(world.watcher.given) == {("a", 0)}
-            await world.explained()
-            await world.claim("one", 1)
-            await world.bound("q")
-            both = {("a", 0), ("a", 1)}
-            await world.until("both have their GPU", lambda: set(world.watcher.given) == both)
-
-    anyio.run(body)
-
-
-async def test_a_claims_status_says_who_has_what(world: Plane) -> None:
-    await world.placed("p", claim="two", count=2, gpus=4)
-    path = f"/apis/{names.API_VERSION}/namespaces/{world.namespace}/gpuclaims/two"
-
-    async def told() -> bool:
-        status = (await world.raw(path)).get("status", {})
-        return bool(status.get("phase") == "Bound" and status.get("allocated") == "a:0,1")
-
-    await world.until("the claim says Bound", told)
-    await world.delete_pod("p")
-
-    async def blank() -> bool:
-        status = (await world.raw(path)).get("status", {})
-        return bool(status.get("phase") == "Pending" and "allocated" not in status)
-
-    await world.until("the claim says Pending", blank)
-
-
-async def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(
+@having(sweep="1s")
+async def test_a_pod_keeps_its_gpus_when_its_claim_is_deleted_and_the_next_one_waits_for_another(
     world: Plane,
 ) -> None:
     await world.placed("p", claim="one", count=1, gpus=2)
-    sick = [{"id": 0, "health": "Unhealthy"}, {"id": 1, "health": "Unhealthy"}]
-    await world.status_of("a", {"total": 2, "devices": sick})
-
-    def counts(number: str) -> object:
-        async def fact() -> bool:
-            node = await world.raw("/api/v1/nodes/a")
-            return bool(node["status"]["capacity"][names.COUNT_RESOURCE] == number)
-
-        return fact
-
-    await world.until("one is counted", counts("1"))  # type: ignore[arg-type]
-    await world.delete_pod("p")
-    await world.until("none is counted", counts("0"))  # type: ignore[arg-type]
+    await world.delete_claim("one")
+    await world.pod("q", "one", counted=1)
+    told = await world.told("GpuClaimMissing")
+    assert told.startswith("there is no GpuClaim one in this namespace")
+    assert set(world.watcher.given) == {("a", 0)}
+    await world.explained()
+    await world.claim("one", 1)
+    await world.bound("q")
+    both = {("a", 0), ("a", 1)}
+    await world.until("both have their GPU", lambda: set(world.watcher.given) == both)
 
 
-def test_the_gpus_of_a_node_without_capacity_are_counted_when_its_kubelet_has_written_some(
-    real_api_server: ApiServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def body() -> None:
-        async with plane(real_api_server) as world:
-            await world.node("a", 2, status={})
-            await world.controller()
-
-            def counts(name: str) -> Callable[[], Awaitable[bool]]:
-                async def fact() -> bool:
-                    status = (await world.raw(f"/api/v1/nodes/{name}"))["status"]
-                    return bool(status["capacity"].get(names.COUNT_RESOURCE) == "2")
-
-                return fact
-
-            written = {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "4"}}
-            await world.node("b", 2, status=written)
-            await world.until("the later one is counted", counts("b"))
-            assert "work failed" not in caplog.text
-            await world.client.merge_patch("/api/v1/nodes/a/status", {"status": written})
-            await world.until("the first one is counted", counts("a"))
-
-    anyio.run(body)
-
-
-def test_a_gpu_that_turns_well_is_not_kept_from_a_pod_by_an_older_one_that_cannot_be_placed(
-    real_api_server: ApiServer,
+@having(count_resource="")
+async def test_a_gpu_that_turns_well_is_not_kept_from_a_pod_by_an_older_one_that_cannot_be_placed(
+    world: Plane,
 ) -> None:
     """Nothing else happens in the cluster that would make the scheduler try the second one."""
+    await world.node("a", 1, cpu="4")
+    gpu = {"id": 0, "uuid": "GPU-a-0"}
+    sick = {**gpu, "health": "Unhealthy"}
+    await world.status_of("a", {"total": 1, "devices": [sick]})
+    await world.claim("one", 1)
+    await world.services()
+    for name, cpu in (("a-large-one", "64"), ("b", "1")):
+        await world.pod(name, "one", cpu=cpu)
 
-    async def body() -> None:
-        async with plane(real_api_server, count_resource="") as world:
-            await world.node("a", 1, cpu="4")
-            gpu = {"id": 0, "uuid": "GPU-a-0"}
-            sick = {**gpu, "health": "Unhealthy"}
-            await world.status_of("a", {"total": 1, "devices": [sick]})
-            await world.claim("one", 1)
-            await world.services()
-            for name, cpu in (("a-large-one", "64"), ("b", "1")):
-                await world.pod(name, "one", cpu=cpu)
+        def rejected(name: str = name) -> bool:
+            said = [line for line in world.log().splitlines() if "no fit; waiting" in line]
+            return any(f'"{world.namespace}/{name}"' in line for line in said)
 
-                def rejected(name: str = name) -> bool:
-                    said = [line for line in world.log().splitlines() if "no fit; waiting" in line]
-                    return any(f'"{world.namespace}/{name}"' in line for line in said)
-
-                await world.until("it is rejected", rejected)
-            await world.status_of("a", {"total": 1, "devices": [{**gpu, "health": "Healthy"}]})
-            await world.bound("b")
-
-    anyio.run(body)
+        await world.until("it is rejected", rejected)
+    await world.status_of("a", {"total": 1, "devices": [{**gpu, "health": "Healthy"}]})
+    await world.bound("b")
 
 
 async def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_got(
@@ -183,29 +102,14 @@ async def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_
     await world.placed("p", claim="one", count=1, gpus=2)
     sick = [{"id": 0, "health": "Unhealthy", "reason": "XID 79"}, {"id": 1}]
     await world.status_of("a", {"total": 2, "devices": sick})
-
-    async def said(reason: str, what: str) -> bool:
-        events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-        return any(one["reason"] == reason and what in one["message"] for one in events["items"])
-
-    await world.until(
-        "the sick GPU is told",
-        partial(said, "GpuUnhealthy", "GPU 0 of a is unhealthy: XID 79"),
-    )
+    await world.told("GpuUnhealthy", words="GPU 0 of a is unhealthy: XID 79")
     assert (await world.read_pod("p")).bound
     await world.client.merge_patch("/api/v1/nodes/a", {"spec": {"unschedulable": True}})
     await world.pod("q", "one")
     binding = {"metadata": {"name": "q"}, "target": {"kind": "Node", "name": "a"}}
     path = f"/api/v1/namespaces/{world.namespace}/pods/q/binding"
     await world.client.create(path, {"apiVersion": "v1", "kind": "Binding", **binding})
-    await world.until(
-        "the foreign Binding is told", partial(said, "GpusNotAllocated", "sees no GPU")
-    )
-
-
-async def _said(world: Plane, namespace: str, reason: str) -> str:
-    events = await world.raw(f"/api/v1/namespaces/{namespace}/events")
-    return next((one["message"] for one in events["items"] if one["reason"] == reason), "")
+    await world.told("GpusNotAllocated", words="sees no GPU")
 
 
 async def test_a_node_is_told_who_else_hands_out_its_gpus_and_that_a_condition_names_none_of_them(
@@ -218,31 +122,26 @@ async def test_a_node_is_told_who_else_hands_out_its_gpus_and_that_a_condition_n
     await world.client.merge_patch(
         "/api/v1/nodes/a/status", {"status": {"conditions": [ready, bad]}}
     )
-    told = await world.until("the node is told", partial(_said, world, "default", "UnknownGpu"))
+    told = await world.told("UnknownGpu", namespace="default")
     assert told == "node condition Bad names GPU-nobody, which is no GPU of this node"
     await world.status_of("a", {"total": 4, "conflicts": ["device-plugin"]})
-    told = await world.until(
-        "the node is told", partial(_said, world, "default", "DevicePluginConflict")
-    )
+    told = await world.told("DevicePluginConflict", namespace="default")
     assert told.startswith("a device plugin hands out the GPUs of this node, too")
 
 
-def test_the_status_of_a_node_that_is_gone_goes_with_it(real_api_server: ApiServer) -> None:
-    async def body() -> None:
-        async with plane(real_api_server, sweep="1s") as world:
-            await world.node("a", 4)
-            await world.node("b", 4)
-            await world.controller()
-            await world.client.delete("/api/v1/nodes/a")
-            path = f"/apis/{names.API_VERSION}/gpunodestatuses"
+@having(sweep="1s")
+async def test_the_status_of_a_node_that_is_gone_goes_with_it(world: Plane) -> None:
+    await world.node("a", 4)
+    await world.node("b", 4)
+    await world.controller()
+    await world.client.delete("/api/v1/nodes/a")
+    path = f"/apis/{names.API_VERSION}/gpunodestatuses"
 
-            async def gone() -> bool:
-                return await world.client.get_or_none(f"{path}/a", dict) is None
+    async def gone() -> bool:
+        return await world.client.get_or_none(f"{path}/a", dict) is None
 
-            await world.until("its status is gone", gone)
-            assert await world.raw(f"{path}/b")
-
-    anyio.run(body)
+    await world.until("its status is gone", gone)
+    assert await world.raw(f"{path}/b")
 
 
 async def _gang(world: Plane, name: str, members: int) -> None:
@@ -276,23 +175,6 @@ def test_of_two_gangs_that_do_not_fit_together_one_runs_and_the_other_holds_noth
     repeats.run(body)
 
 
-async def test_a_gang_with_a_member_that_the_scheduler_cannot_place_binds_nobody_and_holds_nothing(
-    world: Plane,
-) -> None:
-    await world.node("a", 4, cpu="2")
-    await world.services()
-    await world.claim("g", 1, gang="g")
-    await world.pod("g-0", "g", gang_size="2")
-    await world.pod("g-1", "g", gang_size="2", cpu="16")
-    told = partial(_said, world, world.namespace, "FailedScheduling")
-    await world.until("the scheduler has looked at them", told)
-    await world.claim("one", 4)
-    await world.pod("single", "one")
-    await world.bound("single")  # it has all GPUs: the gang holds none
-    assert set(world.watcher.given.values()) == {"single"}
-    assert await _leases(world, 4)
-
-
 async def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_together(
     world: Plane,
 ) -> None:
@@ -316,18 +198,12 @@ async def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_toge
     for n in range(3):
         await world.pod(f"job-{n}", "one", native="job")
 
-    async def waits() -> bool:
-        events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-        return any(one["reason"] == "GangWaiting" for one in events["items"])
-
-    await world.until("an Event says that one is missing", waits)
+    await world.told("GangWaiting")
     assert world.watcher.given == {}
-    assert await _leases(world, 0)
+    assert not await world.leases()
     await world.pod("job-3", "one", native="job")
     await world.until("all of them run", lambda: len(world.watcher.given) == 4)
-    told = await world.until(
-        "a member is told", partial(_said, world, world.namespace, "GangReserved")
-    )
+    told = await world.told("GangReserved")
     assert told.startswith("gang job is reserved whole, 4 members; GPUs ")
     await world.explained()
 
@@ -350,13 +226,9 @@ async def test_a_pod_that_holds_gpus_and_is_not_bound_is_told_which_and_for_how_
         need = CreateLease(pod=pod, node="a", gpu=gpu)
         stored = await executor.run(only(need), 30.0)
         assert isinstance(stored, Stored)
-    said = await world.until("it is told", partial(_said, world, world.namespace, "GpusReserved"))
+    said = await world.told("GpusReserved")
     assert said == "it holds GPUs 0 of a, 1 of a for 60 s, and is not bound to its node yet"
     show = world.command("show", name="show")
     assert await anyio.to_thread.run_sync(show.wait) == 0
     shown = world.log("show")
     assert re.search(rf"1:reserved for {world.namespace}/p for \d+ s\b", shown), shown
-
-
-async def _leases(world: Plane, number: int) -> bool:
-    return len(await world.leases()) == number

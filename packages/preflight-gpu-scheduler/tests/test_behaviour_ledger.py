@@ -4,8 +4,6 @@ and a real API server.
 
 from __future__ import annotations
 
-from functools import partial
-
 import anyio
 import pytest
 from plane import Plane, plane
@@ -15,15 +13,6 @@ from test_behaviour_collecting import managing
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.anyio]
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
-
-
-async def _said(world: Plane, reason: str) -> str:
-    events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-    return next((one["message"] for one in events["items"] if one["reason"] == reason), "")
-
-
-async def _locked(world: Plane, number: int) -> bool:
-    return len(await world.leases()) == number
 
 
 @pytest.mark.parametrize("counted", [names.COUNT_RESOURCE, ""])
@@ -41,7 +30,7 @@ def test_a_lease_that_somebody_deletes_gives_nobody_the_gpu_and_is_made_again(
             assert second.allocated is not None
             assert first.allocated.ids != second.allocated.ids
             await world.explained()
-            told = await world.until("it is told", partial(_said, world, "GpusLockedAgain"))
+            told = await world.told("GpusLockedAgain")
             assert told == f"somebody deleted Lease {name}, which locks its GPU; it is made again"
 
     anyio.run(body)
@@ -54,20 +43,17 @@ async def test_without_the_namespace_of_the_locks_nothing_is_bound_and_with_it_a
     path = f"/api/v1/namespaces/{world.config.lock_namespace}"
     with managing(world):
         await world.client.delete(path)
-        await world.until("no lease is left", partial(_locked, world, 0))
+        await world.locked(0)
 
         async def gone() -> bool:
             return await world.client.get_or_none(path, dict) is None
 
         await world.until("the namespace has gone", gone)
         await world.pod("second", "one")
-        told = await world.until("it is told", partial(_said, world, "GpusNotLocked"))
+        told = await world.told("GpusNotLocked")
         assert told.startswith("the Lease of a GPU that it has of a is lost")
 
-        async def waits() -> bool:
-            return "is lost; it is made again first" in await _said(world, "FailedScheduling")
-
-        await world.until("the other pod is told why it waits", waits)
+        await world.told("FailedScheduling", words="is lost; it is made again first")
         assert not (await world.read_pod("second")).bound
         await world.client.create(
             "/api/v1/namespaces", {"metadata": {"name": world.config.lock_namespace}}
@@ -83,7 +69,7 @@ async def test_a_pod_that_was_counted_before_its_claim_was_there_is_told_to_come
     await world.services()
     await world.pod("early", "two")
     await world.claim("two", 2)
-    told = await world.until("it is told", partial(_said, world, "GpuCountDiffers"))
+    told = await world.told("GpuCountDiffers")
     assert told == (
         "it asks for 0 of gpu.scheduling/gpu, and GpuClaim two is for 2: it is never "
         "bound; delete it and create it again"

@@ -10,10 +10,9 @@ import anyio
 import httpx
 import pytest
 from doors import admitting
-from plane import Plane, plane
+from plane import Plane
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.core.admission import REFERENCES
-from preflight_testing.apiserver import ApiServer
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.anyio]
 NODES = {
@@ -25,28 +24,21 @@ LONG = ".".join(["p" * 63] * 3) + "." + "p" * 61
 
 
 @pytest.mark.parametrize("node", NODES.values(), ids=NODES)
-def test_a_pod_with_a_name_of_253_characters_is_placed_on_a_node_of_any_name_and_leaves_nothing_there(
-    real_api_server: ApiServer, node: str
+async def test_a_pod_with_a_name_of_253_characters_is_placed_on_a_node_of_any_name_and_leaves_nothing_there(
+    world: Plane, node: str
 ) -> None:
-    async def body() -> None:
-        assert len(LONG) == 253
-        async with plane(real_api_server) as world:
-            await world.node(node, 2)
-            await world.claim("two", 2)
-            await world.services()
-            await world.pod(LONG, "two")
-            pod = await world.bound(LONG)
-            assert pod.allocated is not None
-            assert (pod.allocated.node, pod.allocated.ids) == (node, (0, 1))
-            await world.explained()
-            await world.delete_pod(LONG)
+    assert len(LONG) == 253
+    await world.node(node, 2)
+    await world.claim("two", 2)
+    await world.services()
+    await world.pod(LONG, "two")
+    pod = await world.bound(LONG)
+    assert pod.allocated is not None
+    assert (pod.allocated.node, pod.allocated.ids) == (node, (0, 1))
+    await world.explained()
+    await world.delete_pod(LONG)
 
-            async def none() -> bool:
-                return not await world.leases()
-
-            await world.until("no lease is left", none)
-
-    anyio.run(body)
+    await world.locked(0)
 
 
 STATUSES: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -154,12 +146,5 @@ async def test_a_claim_of_another_namespace_is_none_and_the_pod_waits(world: Pla
     await world.services()
     await world.pod("p", "theirs")
 
-    async def said() -> bool:
-        events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-        return any(
-            "there is no GpuClaim theirs in this namespace" in one["message"]
-            for one in events["items"]
-        )
-
-    await world.until("an Event says that there is none", said)
+    await world.told("GpuClaimMissing", words="there is no GpuClaim theirs in this namespace")
     assert not (await world.read_pod("p")).bound

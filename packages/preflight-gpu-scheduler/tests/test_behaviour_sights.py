@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from plane import Plane, plane
+from plane import Plane, having
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_testing.apiserver import ApiServer
@@ -21,61 +21,43 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.anyio]
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
-async def _why(world: Plane, pod: str) -> str:
-    """What kube-scheduler said last of a pod that it cannot place."""
-    events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-    said = [
-        str(one["message"])
-        for one in events["items"]
-        if one["reason"] == "FailedScheduling" and one["involvedObject"]["name"] == pod
-    ]
-    return said[-1] if said else ""
+@having(count_resource="", stale_after="2s")
+async def test_the_scheduler_counts_up_why_no_node_will_do(world: Plane) -> None:
+    for node in ("full-0", "full-1"):
+        await world.node(node, 1)
+    await world.claim("one", 1)
+    extender = await world.extender()
+    world.scheduler(extender.port)
+    for name in ("p", "q"):
+        await world.pod(name, "one")
+        await world.bound(name)
+    await world.node("silent", 1, observed="2026-01-01T00:00:00Z")
 
+    def stale() -> bool:
+        return extender.state is not None and extender.state.stale() == 1
 
-def test_the_scheduler_counts_up_why_no_node_will_do(real_api_server: ApiServer) -> None:
-    async def body() -> None:
-        async with plane(real_api_server, count_resource="", stale_after="2s") as world:
-            for node in ("full-0", "full-1"):
-                await world.node(node, 1)
-            await world.claim("one", 1)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            for name in ("p", "q"):
-                await world.pod(name, "one")
-                await world.bound(name)
-            await world.node("silent", 1, observed="2026-01-01T00:00:00Z")
+    await world.until("the silent node is stale", stale)
+    await world.pod("waits", "one")
 
-            def stale() -> bool:
-                return extender.state is not None and extender.state.stale() == 1
+    sentence = "0/3 nodes are available: 1 GpuNodeStatus is stale, 2 too few free GPUs."
+    await world.told("FailedScheduling", "waits", sentence)
+    assert not (await world.read_pod("waits")).bound
+    await world.controller()
+    seconds = itertools.count(30)
 
-            await world.until("the silent node is stale", stale)
-            await world.pod("waits", "one")
+    async def reported() -> Pod | None:
+        """What its agent reports stays fresh until the scheduler has tried again."""
+        if stale():
+            devices = [{"id": 0, "uuid": "GPU-silent-0"}]
+            now = f"2026-01-01T00:00:{next(seconds) % 60:02}Z"
+            status = {"total": 1, "devices": devices, "observedTime": now}
+            await world.status_of("silent", status)
+        pod = await world.read_pod("waits")
+        return pod if pod.bound else None
 
-            async def told() -> bool:
-                said = await _why(world, "waits")
-                sentence = "0/3 nodes are available: 1 GpuNodeStatus is stale, 2 too few free GPUs."
-                return said.startswith(sentence)
-
-            await world.until("the scheduler says why", told)
-            assert not (await world.read_pod("waits")).bound
-            await world.controller()
-            seconds = itertools.count(30)
-
-            async def reported() -> Pod | None:
-                """What its agent reports stays fresh until the scheduler has tried again."""
-                if stale():
-                    devices = [{"id": 0, "uuid": "GPU-silent-0"}]
-                    now = f"2026-01-01T00:00:{next(seconds) % 60:02}Z"
-                    status = {"total": 1, "devices": devices, "observedTime": now}
-                    await world.status_of("silent", status)
-                pod = await world.read_pod("waits")
-                return pod if pod.bound else None
-
-            pod = await world.until("waits is bound", reported)
-            assert isinstance(pod, Pod)
-            assert pod.spec.node_name == "silent"
-
-    anyio.run(body)
+    pod = await world.until("waits is bound", reported)
+    assert isinstance(pod, Pod)
+    assert pod.spec.node_name == "silent"
 
 
 async def test_the_columns_of_claims_and_nodes_say_who_has_what(world: Plane) -> None:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import anyio
 import pytest
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api.claim import RawClaim
 from preflight_gpu_scheduler.api.types import Metadata
-from preflight_gpu_scheduler.controller.controller import Controller
-from preflight_gpu_scheduler.metrics import GpuControllerMetrics
-from prometheus_client import CollectorRegistry
 from shapes import node
 
 KEY = ("team", "two")
@@ -22,15 +17,12 @@ class Leader(Mirrors):
 
     def __init__(self) -> None:
         super().__init__()
-        self.written: list[str] = []
-        cast(Any, self.client).merge_patch = self._merge
-        metrics = GpuControllerMetrics(CollectorRegistry())
-        self.leader = Controller(self.client, self.config, self.state, metrics)
+        self.leader, self._patches = self.leads()
         self.show("node", node("a"))
 
-    async def _merge(self, path: str, patch: dict[str, Any]) -> None:
-        assert path.endswith("/namespaces/team/gpuclaims/two/status")
-        self.written.append(patch["status"]["phase"])
+    @property
+    def written(self) -> list[str]:
+        return [patch["status"]["phase"] for patch in self._patches]
 
     def gpus(self, *health: str) -> None:
         self.status("a", *({"id": n, "health": each} for n, each in enumerate(health)))

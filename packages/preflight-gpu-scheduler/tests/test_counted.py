@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import msgspec
@@ -12,12 +12,9 @@ import pytest
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.types import Pod
-from preflight_gpu_scheduler.controller.controller import Controller
 from preflight_gpu_scheduler.core.admission import admit
 from preflight_gpu_scheduler.core.filter_prioritize import ExtenderArgs, ExtenderBindingArgs
-from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 from preflight_testing.apidouble.patches import json_patch
-from prometheus_client import CollectorRegistry
 from shapes import node, pod
 
 RESOURCE = "gpu.scheduling/gpu"
@@ -139,28 +136,33 @@ def test_of_resources_without_end_a_pod_keeps_a_few_and_one_that_is_not_kept_cou
     assert msgspec.structs.replace(pod(), spec=made).counted(RESOURCE) == 0
 
 
+GPUS = [{"id": n} for n in range(4)]
+
+
 @pytest.mark.parametrize(
-    ("devices", "written"),
+    ("config", "devices", "conflicts", "counted"),
     [
-        ([{"id": 0}, {"id": 1}], []),
-        ([{"id": 0}], ["1"]),
-        ([{"id": 0}, {"id": 0}], []),
-        ([{"id": 0, "health": "much"}], []),
+        ({}, GPUS[:1], [], ["1"]),
+        ({}, [*GPUS[:1], *GPUS[:1]], [], []),
+        ({}, [{"id": 0, "health": "much"}], [], []),
+        ({"missing_node_status": "assume16"}, None, [], ["16"]),
+        ({"device_plugin": "ignore"}, GPUS, ["device-plugin"], ["4"]),
+        ({}, GPUS, ["device-plugin"], ["0"]),
     ],
 )
-def test_a_status_of_which_nothing_can_be_used_leaves_the_count_of_a_node_as_it_was(
-    devices: list[dict[str, Any]], written: list[str]
+def test_the_scheduler_counts_the_gpus_of_each_node_that_takes_pods_and_of_no_other(
+    config: dict[str, str],
+    devices: list[dict[str, Any]] | None,
+    conflicts: list[str],
+    counted: list[str],
 ) -> None:
-    seen, patches = Mirrors(), list[str]()
-
-    async def merge_patch(_: str, patch: dict[str, Any]) -> None:
-        patches.append(patch["status"]["capacity"][RESOURCE])
-
-    vars(seen.client)["merge_patch"] = merge_patch
-    leader = Controller(
-        seen.client, seen.config, seen.state, GpuControllerMetrics(CollectorRegistry())
-    )
-    seen.show("node", node("a", allocatable={RESOURCE: "2"}))
-    seen.status("a", *devices)
+    """Where nothing of a status can be used the count stays as it was."""
+    seen, events = Mirrors(**config), list[str]()
+    leader, patches = seen.leads()
+    cast(Any, leader)._event = lambda about, reason, *_, **__: events.append(reason)
+    seen.show("node", node("a", allocatable={RESOURCE: "99"}))
+    if devices is not None:
+        seen.status("a", *devices, conflicts=conflicts)
     anyio.run(leader._reconcile_node, ("", "a"))
-    assert patches == written
+    assert [patch["status"]["capacity"][RESOURCE] for patch in patches] == counted
+    assert events == (["DevicePluginConflict"] if counted == ["0"] else [])

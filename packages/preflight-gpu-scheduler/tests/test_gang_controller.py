@@ -18,7 +18,7 @@ from preflight_gpu_scheduler.api.allocation import (
 )
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.controller.apply import Executor
-from preflight_gpu_scheduler.controller.controller import CLAIM_PATIENCE, Controller
+from preflight_gpu_scheduler.controller.controller import CLAIM_PATIENCE
 from preflight_gpu_scheduler.controller.gang_controller import GangController
 from preflight_gpu_scheduler.core.protocol import (
     DeleteLease,
@@ -27,8 +27,6 @@ from preflight_gpu_scheduler.core.protocol import (
     Steps,
     Stored,
 )
-from preflight_gpu_scheduler.metrics import GpuControllerMetrics
-from prometheus_client import CollectorRegistry
 from shapes import lease, node, pod
 
 
@@ -48,8 +46,7 @@ class Leader(Mirrors):
         super().__init__(count_resource="")
         self.show("node", node("a"))
         self.status("a", *({"id": n} for n in range(4)))
-        self.registry = CollectorRegistry()
-        self.controller = GpuControllerMetrics(self.registry)
+        self.leader, _ = self.leads()
 
     def member(self, name: str, need: int, gpu: int) -> None:
         """A pod of the gang ``job`` with the lease of a GPU."""
@@ -67,9 +64,8 @@ def test_a_gang_that_lost_a_member_waits_from_then_on_and_not_from_its_first_sta
     seen.claim("job", 1, gang="job")
     for gpu, name in enumerate(("g-0", "g-1")):
         seen.member(name, 2, gpu)
-    gangs = GangController(
-        seen.state, seen.controller, cast(Executor, Stores()), lambda *_, **__: True
-    )
+    metrics, told = seen.leader._metrics, lambda *_, **__: True
+    gangs = GangController(seen.state, metrics, cast(Executor, Stores()), told)
     anyio.run(gangs._round)
     start = written(GangStart(start="job", need=2))
     runs = binding_annotations("a", (0,), {})
@@ -86,42 +82,13 @@ def test_a_gang_that_lost_a_member_waits_from_then_on_and_not_from_its_first_sta
 
 def test_of_a_pod_that_went_while_it_waited_for_its_claim_nothing_is_kept() -> None:
     seen = Leader()
-    leader = Controller(seen.client, seen.config, seen.state, seen.controller)
+    leader = seen.leader
     seen.state.listeners.append(leader._changed)
     waits = pod("p", gated=True, annotations={names.CLAIM_ANNOTATION: "absent"})
     seen.show("pod", waits)
     assert anyio.run(leader._reconcile_pod, waits.key) is not None
     seen.show("pod", waits, deleted=True)
     assert leader._since._since == {}
-
-
-@pytest.mark.parametrize(
-    ("config", "conflicts", "counted"),
-    [
-        ({"missing_node_status": "assume16"}, None, "16"),
-        ({"device_plugin": "ignore"}, ["device-plugin"], "4"),
-        ({}, ["device-plugin"], "0"),
-    ],
-)
-def test_the_scheduler_counts_the_gpus_of_each_node_that_takes_pods_and_of_no_other(
-    config: dict[str, str], conflicts: list[str] | None, counted: str
-) -> None:
-    seen, patches, events = Mirrors(**config), list[Any](), list[str]()
-
-    async def merge_patch(_: str, patch: Any) -> None:
-        patches.append(patch["status"]["capacity"][names.COUNT_RESOURCE])
-
-    cast(Any, seen.client).merge_patch = merge_patch
-    seen.show("node", node("a", allocatable={names.COUNT_RESOURCE: "99"}))
-    if conflicts is not None:
-        seen.status("a", *({"id": n} for n in range(4)), conflicts=conflicts)
-    leader = Controller(
-        seen.client, seen.config, seen.state, GpuControllerMetrics(CollectorRegistry())
-    )
-    cast(Any, leader)._event = lambda about, reason, *_, **__: events.append(reason)
-    anyio.run(leader._reconcile_node, ("", "a"))
-    assert patches == [counted]
-    assert events == (["DevicePluginConflict"] if counted == "0" else [])
 
 
 class Answers:
@@ -177,7 +144,7 @@ def test_a_member_whose_gpu_went_after_its_gang_had_begun_is_placed_anew_and_no_
         about = {**(held.metadata.annotations or {}), names.UUID_ANNOTATION: "GPU-x"}
         named = msgspec.structs.replace(held.metadata, annotations=about)
         seen.show("lease", msgspec.structs.replace(held, metadata=named))
-    leader = Controller(seen.client, seen.config, seen.state, seen.controller)
+    leader = seen.leader
     leader._executor = cast(Executor, ours)
 
     def requests() -> list[type]:

@@ -410,6 +410,16 @@ def test_a_small_member_forgets_no_node_that_is_full_for_a_large_one() -> None:
     assert seen.ask("single", ["a"]) == messages.KEPT
 
 
+def test_a_gang_of_pods_with_two_claims_starts_when_all_of_them_fit() -> None:
+    seen = Gangs()
+    seen.gang("g", 1, 2)
+    seen.claim("large", 4, gang="g")
+    said = seen.state.pods.store["team/g-0"].metadata.annotations or {}
+    seen.show("pod", pod("g-1", annotations={**said, names.CLAIM_ANNOTATION: "large"}))
+    assert {seen.ask("g-0"), seen.ask("g-1")} == {"a", "b"}
+    assert len(seen.held()) == 5
+
+
 def test_a_node_of_a_large_cluster_that_a_call_does_not_name_is_named_by_a_later_one() -> None:
     seen = Gangs(gang_max_wait="60s", stale_after="24h")
     seen.gang("g", 2, 2, each=4)

@@ -104,7 +104,6 @@ def test_the_table(found: Lease, seen: Pod | None, state: LeaseState) -> None:
 )
 def test_why_a_lease_was_collected_is_one_word(seen: Pod | None, why: str) -> None:
     assert reason(lease(), Holder(seen)) == why
-    assert why in {"gone", "ended", "elsewhere", "deleted", "void"}
 
 
 def test_a_number_that_no_annotation_can_carry_is_somebody_elses_and_goes_when_its_time_is_over() -> (

@@ -286,37 +286,18 @@ def test_a_claims_status_says_what_its_pods_have() -> None:
         "a", annotations={names.ALLOCATED_ANNOTATION: "n:0,1"}, node_name="n", phase="Running"
     )
     one = status(claim(), [here], holding())
-    assert (one["phase"], one["nodeName"], one["gpuIds"], one["allocated"]) == (
-        "Bound",
-        "n",
-        [0, 1],
-        "n:0,1",
-    )
+    told = ("Bound", "n", [0, 1], "n:0,1")
+    assert (one["phase"], one["nodeName"], one["gpuIds"], one["allocated"]) == told
     reserved = status(claim(), [here, pod("p")], holding(lease("n", 3), lease("n", 2)))
     assert (reserved["phase"], reserved["message"]) == ("Reserved", "1 of 2 pods are bound")
-    assert reserved["allocations"][1] == {
-        "pod": "p",
-        "podUID": "uid-p",
-        "nodeName": "n",
-        "gpuIds": [2, 3],
-        "phase": "Reserved",
-    }
+    about = {"pod": "p", "podUID": "uid-p", "nodeName": "n"}
+    assert reserved["allocations"][1] == {**about, "gpuIds": [2, 3], "phase": "Reserved"}
     assert "allocated" not in reserved
     assert status(claim(), [], holding())["phase"] == "Pending"
     assert status(claim(), [pod()], holding(), possible=False)["phase"] == "Failed"
-    assert (
-        len(
-            status(
-                claim(),
-                [
-                    pod(f"p{n}", annotations={names.ALLOCATED_ANNOTATION: "n:0"}, node_name="n")
-                    for n in range(150)
-                ],
-                holding(),
-            )["allocations"]
-        )
-        == 100
-    )
+    said = {names.ALLOCATED_ANNOTATION: "n:0"}
+    many = [pod(f"p{n}", annotations=said, node_name="n") for n in range(150)]
+    assert len(status(claim(), many, holding())["allocations"]) == 100
 
 
 def test_whether_any_node_could_ever_do_asks_for_size_island_and_labels() -> None:
