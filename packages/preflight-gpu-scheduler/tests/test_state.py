@@ -54,16 +54,6 @@ def test_a_lease_of_an_ended_or_vanished_pod_is_not_busy_and_one_made_by_hand_is
     assert seen.state.busy("a") == {1, 3}, "the agent has seen that nothing runs there"
 
 
-def test_a_gpu_that_becomes_free_is_news_though_others_were_taken(seen: Mirrors) -> None:
-    reports(seen, FIRST)
-    began = seen.now
-    for after, ids in ((0, range(8)), (10, range(1, 8)), (10, range(7)), (10, range(8))):
-        seen.now += after
-        seen.state.hold("a", ids, pod())
-        seen.state.view("a")
-    assert seen.state.view("a").grown == began + 20
-
-
 def test_a_status_that_says_no_time_as_one_written_by_hand_is_never_stale(
     seen: Mirrors,
 ) -> None:
