@@ -67,11 +67,10 @@ mapped.restype = Used
 
 async def served():
     metrics = AdmissionMetrics("t", CollectorRegistry())
-    ready = asyncio.Event()
-    server = HttpServer("t", Reviews({}, metrics), metrics, None, host="127.0.0.1", port=0,
-                        serving=lambda _: ready.set())
+    server = HttpServer("t", Reviews({}, metrics), metrics, None, host="127.0.0.1", port=0)
     running = asyncio.create_task(server.run())
-    await ready.wait()
+    while server.unready():
+        await asyncio.sleep(0.01)
     before = mapped().hblks
     read = bytes(256 * 1024)
     print(mapped().hblks - before)

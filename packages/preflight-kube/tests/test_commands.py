@@ -193,18 +193,6 @@ def test_the_objects_of_a_list_are_read_one_by_one(tmp_path: Path) -> None:
     assert commands.manifests(tmp_path / "all.yaml") == [*listed["items"], {"kind": "List"}, 5]
 
 
-def test_colors_are_for_terminals_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert (commands.colored("auto"), commands.colored("never"), commands.colored("always")) == (
-        True,
-        False,
-        True,
-    )
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert (commands.colored("auto"), commands.colored("always")) == (False, True)
-
-
 # --- as processes
 
 PROGRAM = (

@@ -25,8 +25,7 @@ from preflight_kube.client.client import Client, KubeError
 from preflight_kube.runtime import manager
 from preflight_kube.runtime.health import HealthServer
 from preflight_kube.runtime.lease import Leadership
-from preflight_kube.runtime.manager import Ended, Parts, serve
-from preflight_kube.runtime.ports import PortTaken
+from preflight_kube.runtime.manager import Ended, Parts
 from preflight_kube.runtime.reflector import Reflector
 from preflight_kube.runtime.workqueue import Backoff
 from preflight_testing import waiting
@@ -185,19 +184,13 @@ async def stop(leadership: Leadership) -> None:
     raise Stopped
 
 
-async def serving(client: Connection, parts: Callable[[Client], Parts], **more: Any) -> None:
+async def serving(target: Connection, parts: Callable[[Client], Parts]) -> None:
     async def build(client: Client) -> Parts:
         return parts(client)
 
-    await serve(
-        build,
-        client,
-        component="tests",
-        registry=CollectorRegistry(),
-        host="127.0.0.1",
-        port=0,
-        **more,
-    )
+    async with Client(target, agent="tests") as client:
+        replica = manager._Replica(client, CollectorRegistry(), None, 0.0)
+        await replica.run(build, "127.0.0.1", 0)
 
 
 async def test_parts_that_ask_the_api_server_are_built_again_until_it_answers(
@@ -264,30 +257,19 @@ async def test_a_taken_port_is_said_in_one_sentence(
     async def build(client: Client) -> Parts:
         return Parts()
 
-    def run(port: int) -> int:
-        return manager.run(
-            build,
-            target,
-            component="tests",
-            registry=CollectorRegistry(),
-            host="127.0.0.1",
-            port=port,
-        )
-
-    listener = HealthServer("127.0.0.1", 0, CollectorRegistry(), str, str)
+    registry = CollectorRegistry()
+    listener = HealthServer("127.0.0.1", 0, registry, str, str)
+    how: dict[str, Any] = {
+        "component": "tests",
+        "registry": registry,
+        "host": "127.0.0.1",
+        "port": listener.port,
+    }
+    run = partial(manager.run, build, target, **how)
     try:
-        with pytest.raises(PortTaken, match="cannot be listened on"):
-            await serve(
-                build,
-                target,
-                component="tests",
-                registry=CollectorRegistry(),
-                host="127.0.0.1",
-                port=listener.port,
-            )
-        assert (
-            await asyncio.get_running_loop().run_in_executor(None, run, listener.port) == BAD_INPUT
-        )
-        assert capsys.readouterr().err.count("\n") == 1
+        status = await asyncio.get_running_loop().run_in_executor(None, run)
+        said = capsys.readouterr().err
+        assert (status, said.count("\n")) == (BAD_INPUT, 1)
+        assert "cannot be listened on" in said
     finally:
         listener.close()

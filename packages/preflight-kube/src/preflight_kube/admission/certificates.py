@@ -86,31 +86,39 @@ def issue(
     ``trusted``: PEM authorities to keep beside the new one, so that what old pods still serve stays
     believed.
     """
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-    key = ec.generate_private_key(ec.SECP256R1())
+    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     # The moment makes the subject unique: verifiers look authorities up by subject.
     authority_name = _subject(f"{by} authority {timestamp(now)}")
     authority_id = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
-    authority = (
-        _builder(authority_name, authority_name, authority_key.public_key(), lifetime, now)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
-        .add_extension(authority_id, critical=False)
-        .sign(authority_key, hashes.SHA256())
-    )
-    leaf = (
-        _builder(_subject(names[0][:64]), authority_name, key.public_key(), lifetime, now)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False
+
+    def signed(
+        subject: x509.Name,
+        of: ec.EllipticCurvePrivateKey,
+        critical: tuple[x509.ExtensionType, ...],
+        *more: x509.ExtensionType,
+    ) -> x509.Certificate:
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(authority_name)
+            .public_key(of.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - BACKDATE)
+            .not_valid_after(now + lifetime)
         )
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority_id),
-            critical=False,
-        )
-        .sign(authority_key, hashes.SHA256())
+        for extension in (*critical, *more):
+            builder = builder.add_extension(extension, critical=extension in critical)
+        return builder.sign(authority_key, hashes.SHA256())
+
+    signs = x509.BasicConstraints(ca=True, path_length=0), _key_usage(signs_certificates=True)
+    authority = signed(authority_name, authority_key, signs, authority_id)
+    leaf = signed(
+        _subject(names[0][:64]),
+        key,
+        (x509.BasicConstraints(ca=False, path_length=None), _key_usage(signs_certificates=False)),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.SubjectAlternativeName([x509.DNSName(name) for name in names]),
+        x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority_id),
     )
     return Material(
         certificate=leaf.public_bytes(serialization.Encoding.PEM),
@@ -127,32 +135,23 @@ def still_valid(bundle: bytes, now: datetime) -> bytes:
     """The authorities of a PEM ``bundle`` that have not expired at ``now``; nothing when it cannot
     be read.
     """
-    try:
-        authorities = x509.load_pem_x509_certificates(bundle)
-    except ValueError:
-        return b""
-    return b"".join(
-        authority.public_bytes(serialization.Encoding.PEM)
-        for authority in authorities
-        if authority.not_valid_after_utc > now
-    )
+    valid = (it for it in _certificates(bundle) if it.not_valid_after_utc > now)
+    return b"".join(it.public_bytes(serialization.Encoding.PEM) for it in valid)
 
 
 def union(first: bytes, second: bytes) -> bytes:
     """Both PEM bundles as one: ``first`` as it is, then what only ``second`` has. An unreadable one
     counts as empty.
     """
-    merged: dict[bytes, None] = {}
-    for bundle in (first, second):
-        try:
-            certificates = x509.load_pem_x509_certificates(bundle)
-        except ValueError:
-            continue
-        merged.update(
-            (certificate.public_bytes(serialization.Encoding.PEM), None)
-            for certificate in certificates
-        )
-    return b"".join(merged)
+    both = (*_certificates(first), *_certificates(second))
+    return b"".join(dict.fromkeys(it.public_bytes(serialization.Encoding.PEM) for it in both))
+
+
+def _certificates(bundle: bytes) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(bundle)
+    except ValueError:
+        return []
 
 
 def service_names(service: str, namespace: str) -> tuple[str, ...]:
@@ -161,24 +160,6 @@ def service_names(service: str, namespace: str) -> tuple[str, ...]:
         f"{service}.{namespace}.svc",
         f"{service}.{namespace}.svc.cluster.local",
         f"{service}.{namespace}",
-    )
-
-
-def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    public_key: ec.EllipticCurvePublicKey,
-    lifetime: timedelta,
-    now: datetime,
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATE)
-        .not_valid_after(now + lifetime)
     )
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Protocol
@@ -70,44 +69,13 @@ class Closing(Protocol):
 
 
 class _BoundedServer(uvicorn.Server):
-    """uvicorn's server over connections of our own accepting. ``context``: what a new one is served
-    with; None: plain. ``connections``: those of the port, once it is ``started``.
-    """
+    """uvicorn's server over ``connections`` of our own accepting."""
 
     connections: Connections
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        name: str,
-        most: int,
-        metrics: Counted,
-        context: Callable[[], ssl.SSLContext | None] = lambda: None,
-    ) -> None:
-        super().__init__(config)
-        self._name, self._most, self._metrics, self._context = name, most, metrics, context
-
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Of uvicorn: accept connections of the one socket in ``sockets``."""
+        """Of uvicorn: begin to accept."""
         await self.lifespan.startup()
-        [listener] = sockets or []
-
-        def protocol() -> Bounded:
-            protocol_class: Any = self.config.http_protocol_class
-            connection: Bounded = protocol_class(
-                self.config, self.server_state, self.lifespan.state
-            )
-            connection.connections_of = self.connections
-            return connection
-
-        self.connections = Connections(
-            listener,
-            self._most,
-            protocol,
-            context=self._context,
-            metrics=self._metrics,
-            name=self._name,
-        )
         self.connections.open()
         self.servers = [self.connections]  # type: ignore[list-item]
         self.started = True
@@ -124,10 +92,6 @@ class _BoundedServer(uvicorn.Server):
         yield  # the service stops its servers
 
 
-def _announce(server: HttpServer) -> None:
-    log.info("serving", server=server.name, port=server.port)
-
-
 class HttpServer:
     """Serves ``application`` while it runs. ``port`` is the one it listens on, once it is ready.
     One that says it is ``immediate`` is served by :class:`~.fast_path.AtOnce`.
@@ -135,7 +99,7 @@ class HttpServer:
     ``certificate``: None for a plain port. ``metrics`` counts connections that are cut off and
     handshakes that fail, and may have the gauges ``certificate_expiry`` and ``certificate_valid``.
     ``patience``, ``drain``: as :data:`PATIENCE`, :data:`DRAIN`; ``polling``: that of the service,
-    where it has others; ``serving`` is called once requests are answered, instead of a log line.
+    where it has others.
     """
 
     def __init__(
@@ -150,21 +114,13 @@ class HttpServer:
         patience: float = PATIENCE,
         drain: int = DRAIN,
         polling: Polling | None = None,
-        serving: Callable[[HttpServer], None] = _announce,
-        now: Callable[[], float] = time.time,
     ) -> None:
         self.name, self._application, self._metrics = name, application, metrics
-        self._certificate, self._serving = certificate, serving
-        self._patience, self._drain, self._now = patience, drain, now
+        self._certificate, self._patience, self._drain = certificate, patience, drain
         self._polling = polling or Polling()
         self._said = ""
         self._server: _BoundedServer | None = None
         self._host, self.port = host, port
-
-    @property
-    def serves(self) -> bool:
-        """Whether requests are answered by now."""
-        return self._server is not None and self._server.started
 
     def unready(self) -> str:
         """Why requests should go elsewhere: it has not begun, it is about to end, or clients do not
@@ -172,9 +128,9 @@ class HttpServer:
         """
         if self._application.stopping:
             return f"{self.name}: stopping"
-        if not self.serves:
+        if self._server is None:
             return f"{self.name}: starting"
-        problem = "" if self._certificate is None else self._certificate.problem(self._now())
+        problem = "" if self._certificate is None else self._certificate.problem(time.time())
         return problem or self._polling.unready()
 
     def stop(self) -> None:
@@ -193,20 +149,35 @@ class HttpServer:
         del block
         listener = listen(self._host, self.port)
         self.port = int(listener.getsockname()[1])
+        kind = AtOnce if getattr(self._application, "immediate", False) else Bounded
         config = uvicorn.Config(
             self._application,
             log_config=None,
             access_log=False,
             lifespan="off",
             ws="none",
-            http=AtOnce if getattr(self._application, "immediate", False) else Bounded,
+            http=kind,
             proxy_headers=False,
             server_header=False,
             date_header=False,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=self._drain,
         )
-        server = _BoundedServer(config, self.name, most_connections(), self._metrics, self._context)
+        server = _BoundedServer(config)
+
+        def protocol() -> Bounded:
+            connection = kind(config, server.server_state, {})
+            connection.connections_of = server.connections
+            return connection
+
+        server.connections = Connections(
+            listener,
+            most_connections(),
+            protocol,
+            context=lambda: None if self._certificate is None else self._certificate.context,
+            metrics=self._metrics,
+            name=self.name,
+        )
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         looking: list[asyncio.Task[None]] = []
         try:
@@ -214,7 +185,7 @@ class HttpServer:
                 await asyncio.sleep(0.01)
             if not serving.done():
                 self._server = server
-                self._serving(self)
+                log.info("serving", server=self.name, port=self.port)
                 looking = self._poll(server)
             await asyncio.wait([serving])
             serving.result()
@@ -226,9 +197,6 @@ class HttpServer:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([serving])
             listener.close()
-
-    def _context(self) -> Any:
-        return None if self._certificate is None else self._certificate.context
 
     def _poll(self, server: _BoundedServer) -> list[asyncio.Task[None]]:
         """Poll files and connections now and then."""
@@ -250,7 +218,7 @@ class HttpServer:
             if certificate.client_ca is not None:
                 # Who is connected showed a certificate to the authority of before.
                 server.connections.retire()
-        problem = certificate.problem(self._now())
+        problem = certificate.problem(time.time())
         for name, value in (("expiry", certificate.expires), ("valid", 0 if problem else 1)):
             if (gauge := getattr(self._metrics, f"certificate_{name}", None)) is not None:
                 gauge.set(value)

@@ -86,7 +86,12 @@ def parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     argument_parser.add_argument(
-        "--version", action=_Version, program=program, distribution=distribution or program
+        "--version",
+        action=_Version,
+        nargs=0,
+        const=distribution or program,
+        default=argparse.SUPPRESS,
+        help="show the version and exit",
     )
     return argument_parser, argument_parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -337,14 +342,6 @@ def seconds(text: str) -> float:
     return value
 
 
-def colored(choice: str) -> bool:
-    """Whether to write colors: ``choice`` is "always", "never" or "auto" (on a terminal, unless
-    NO_COLOR is set).
-    """
-    on_terminal = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return choice == "always" or (choice == "auto" and on_terminal)
-
-
 def say(report: str) -> None:
     """Print a report. What others wrote is in it, and changes no terminal."""
     print(printable_lines(report))
@@ -421,20 +418,8 @@ def complain(sentences: Iterable[str], status: int) -> int:
 
 
 class _Version(argparse.Action):
-    """Looks the version up when it is asked for, and not before."""
-
-    def __init__(
-        self, option_strings: list[str], dest: str, *, program: str, distribution: str
-    ) -> None:
-        super().__init__(
-            option_strings,
-            dest,
-            nargs=0,
-            default=argparse.SUPPRESS,
-            help="show the version and exit",
-        )
-        self._program, self._distribution = program, distribution
+    """Looks the version of ``const`` up when it is asked for, and not before."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(f"{self._program} {version_of(self._distribution)}")
+        print(f"{parser.prog} {version_of(str(self.const))}")
         parser.exit()

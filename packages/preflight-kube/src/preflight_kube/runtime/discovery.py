@@ -11,7 +11,6 @@ import msgspec
 
 from preflight_kube.api.kinds import Kind, RESTMapping, root
 from preflight_kube.client.client import Client
-from preflight_kube.errors import NotFound
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -46,10 +45,14 @@ async def served(client: Client, group: str, resource: str) -> str | None:
     Raises :class:`~.errors.KubeError` when the cluster does not say.
     """
     for version in await group_versions(client, group):
-        listed = await client.get_or_none(f"/apis/{group}/{version}", _Resources)
-        if listed is not None and any(it.name == resource for it in listed.resources):
+        if any(it.name == resource for it in await _resources(client, f"/apis/{group}/{version}")):
             return f"/apis/{group}/{version}/{resource}"
     return None
+
+
+async def _resources(client: Client, where: str) -> list[_Resource]:
+    listed = await client.get_or_none(where, _Resources)
+    return [] if listed is None else listed.resources
 
 
 async def group_versions(client: Client, group: str) -> tuple[str, ...]:
@@ -99,7 +102,11 @@ class RESTMapper:
             del self._known[next(iter(self._known))]
         async with known.lock:
             if kind[2] not in known.kinds and self._client.clock() - known.at >= _ASK_AGAIN:
-                known.kinds = await self._read(where)
+                known.kinds = {
+                    it.kind: RESTMapping(it.name, it.namespaced)
+                    for it in await _resources(self._client, where)
+                    if "/" not in it.name
+                }
                 known.at = self._client.clock()
         return known.kinds.get(kind[2])
 
@@ -131,14 +138,3 @@ class RESTMapper:
             if (path := await self.collection((group, version, kind), namespace)) is not None:
                 return path
         return None
-
-    async def _read(self, where: str) -> dict[str, RESTMapping]:
-        try:
-            resources = await self._client.get(where, _Resources)
-        except NotFound:
-            return {}
-        return {
-            resource.kind: RESTMapping(resource.name, resource.namespaced)
-            for resource in resources.resources
-            if "/" not in resource.name
-        }

@@ -24,7 +24,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, Protocol
 
 import anyio
@@ -133,9 +132,12 @@ def run(
     where a port cannot be had.
 
     ``target``: default: where :func:`~preflight_kube.auth.connection.connection` finds it. Sets the
-    logs up under ``component``, which the API server records writes under, too. See :func:`serve`
-    for the rest. ``freeze``: leave what the imports made to itself; a garbage
-    collection then takes less time from requests.
+    logs up under ``component``, which the API server records writes under, too. ``registry`` is
+    served at /metrics of ``host``:``port`` (0: any; it is logged), beside /healthz and /readyz.
+    ``concurrency`` and ``attempts`` are the client's. ``linger``: seconds after SIGTERM for which
+    servers go on answering, not ready, while the endpoints of the Service are updated; the lease is
+    given back at once. A second signal, or SIGINT, ends that time. ``freeze``: leave what the
+    imports made to itself; a garbage collection then takes less time from requests.
     """
     reached = connection() if target is None else target
     logs.set_up(component, log_level)
@@ -145,19 +147,12 @@ def run(
         gc.collect()
         gc.freeze()
 
-    main = partial(
-        serve,
-        build,
-        reached,
-        component=component,
-        registry=registry,
-        host=host,
-        port=port,
-        election=election,
-        concurrency=concurrency,
-        attempts=attempts,
-        linger=linger,
-    )
+    async def main() -> None:
+        async with Client(
+            reached, agent=component, concurrency=concurrency, attempts=attempts
+        ) as client:
+            await _Replica(client, registry, election, linger).run(build, host, port)
+
     try:
         anyio.run(main, backend_options={"use_uvloop": uvloop})
     except Exception as raised:
@@ -172,37 +167,9 @@ def run(
     return DONE
 
 
-async def serve(
-    build: Build,
-    target: Connection,
-    *,
-    component: str,
-    registry: CollectorRegistry,
-    host: str,
-    port: int,
-    election: Election | None = None,
-    concurrency: int = 32,
-    attempts: int = READ_ATTEMPTS,
-    linger: float = 0.0,
-) -> None:
-    """Be one replica until SIGTERM or SIGINT, or until cancelled.
-
-    ``registry`` is served at /metrics of ``host``:``port`` (0: any; it is logged), beside /healthz
-    and /readyz. ``concurrency`` and ``attempts`` are the client's. ``linger``: seconds after
-    SIGTERM for which servers go on answering, not ready, while the endpoints of the Service are
-    updated; the lease is given back at once. A second signal, or SIGINT, ends that time.
-
-    Raises:
-        PortTaken: the port of the health server cannot be had.
-        ExceptionGroup: a part has failed, or :class:`Ended`.
-    """
-    async with Client(
-        target, agent=component, concurrency=concurrency, attempts=attempts
-    ) as client:
-        await _Replica(client, registry, election, linger).run(build, host, port)
-
-
 class _Replica:
+    """A replica without its process. Raises an ExceptionGroup where a part has failed."""
+
     def __init__(
         self, client: Client, registry: CollectorRegistry, election: Election | None, linger: float
     ) -> None:

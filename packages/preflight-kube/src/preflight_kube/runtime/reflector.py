@@ -275,9 +275,8 @@ class Reflector(Generic[T]):
         if before == kept:
             return
         self.store[key] = kept
-        if not self._index(key, kept) or not self._notify(
-            Change("modified" if before is not None else "added", key, item, before)
-        ):
+        change = Change("modified" if before is not None else "added", key, item, before)
+        if not self._notify(change, self._indexes.values()):
             self._cannot_read(
                 key, Unreadable(Identity(uid=key), "a fault of this program, see the line before")
             )
@@ -299,19 +298,13 @@ class Reflector(Generic[T]):
         if (unreadable := self.unreadable.pop(key, None)) is not None:
             self._on_unreadable(unreadable, False)
 
-    def _index(self, key: str, item: T) -> bool:
-        """False where a fault of an index's function kept it from being found."""
+    def _notify(self, change: Change[T], indexed: Iterable[Index[T]] = ()) -> bool:
+        """False where a fault of the listener kept it from being reported, or of an index's
+        function from being found.
+        """
         try:
-            for index in self._indexes.values():
-                index.put(key, item)
-        except Exception:
-            log.exception("a fault of this program", path=self._path, object=key)
-            return False
-        return True
-
-    def _notify(self, change: Change[T]) -> bool:
-        """False where a fault of the listener kept it from being reported."""
-        try:
+            for index in indexed:
+                index.put(change.key, self.store[change.key])
             self._on_change(change)
         except Exception:
             log.exception("a fault of this program", path=self._path, object=change.key)
