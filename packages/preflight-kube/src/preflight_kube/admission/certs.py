@@ -134,7 +134,15 @@ def add_command(
             lifetime=timedelta(days=args.lifetime_days),
             keys=tuple(keys),
         )
-        anyio.run(_run, connection(), target, component, args)
+        connected = connection()
+
+        async def kept() -> None:
+            owner = _service_account(connected, target.namespace)
+            async with Client(connected, agent=component) as client:
+                stored = await keep(client, target, owner=owner, settle_seconds=args.settle_seconds)
+                await publish(client, target, stored, wait_seconds=args.wait_seconds)
+
+        anyio.run(kept)
         return commands.DONE
 
     subparser = commands.command(
@@ -171,15 +179,6 @@ def add_command(
         help="how long API servers get to see a new authority before its certificate is stored (%(default)s s)",
     )
     return subparser
-
-
-async def _run(
-    connected: Connection, target: CertificateTarget, component: str, args: argparse.Namespace
-) -> None:
-    owner = _service_account(connected, target.namespace)
-    async with Client(connected, agent=component) as client:
-        stored = await keep(client, target, owner=owner, settle_seconds=args.settle_seconds)
-        await publish(client, target, stored, wait_seconds=args.wait_seconds)
 
 
 async def keep(
@@ -350,17 +349,11 @@ def _service_account(connected: Connection, namespace: str) -> Object | None:
     """
     try:
         payload = (connected.token or "").split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))[
-            "kubernetes.io"
-        ]
-        account = claims["serviceaccount"]
-        owner = {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "name": account["name"],
-            "uid": account["uid"],
-        }
-        return owner if claims["namespace"] == namespace else None
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        said = claims["kubernetes.io"]
+        account = {key: said["serviceaccount"][key] for key in ("name", "uid")}
+        owner = {"apiVersion": "v1", "kind": "ServiceAccount", **account}
+        return owner if said["namespace"] == namespace else None
     except (IndexError, KeyError, TypeError, ValueError):
         return None
 

@@ -168,9 +168,9 @@ class _Definitions:
         if "enum" in schema:
             schema = _enumerated(schema, path)
         if schema.get("type") == "integer":
-            schema["format"] = (
-                "int32" if {"minimum", "maximum"} <= schema.keys() and _fits(schema) else "int64"
-            )
+            bounded = {"minimum", "maximum"} <= schema.keys()
+            small = bounded and schema["minimum"] >= -(2**31) and schema["maximum"] < 2**31
+            schema["format"] = "int32" if small else "int64"
         for end, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
             if end in schema:
                 schema[bound], schema[end] = schema[end], True
@@ -200,10 +200,6 @@ class _Definitions:
         if len(others) > 1:
             raise TypeError(f"{path}: a union of several types has no structural schema.")
         return {**self.inline({**others[0], **beside}, path), "nullable": True}
-
-
-def _fits(schema: Mapping[str, Any]) -> bool:
-    return bool(schema["minimum"] >= -(2**31) and schema["maximum"] < 2**31)
 
 
 def _enumerated(schema: Schema, path: str) -> Schema:

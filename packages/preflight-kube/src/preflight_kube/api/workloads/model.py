@@ -24,15 +24,6 @@ class PodMarks(NamedTuple):
     env: Mapping[str, str] = {}
 
 
-def nothing(_: Object, __: str, ___: str) -> PodMarks:
-    """Of a kind whose controller writes nothing by which its pods are known."""
-    return PodMarks()
-
-
-def _single(_: Object, __: Keys) -> int:
-    return 1
-
-
 class WorkloadKind(NamedTuple):
     """``group`` is empty for the core; ``versions`` are those that are known, newest first.
 
@@ -50,9 +41,9 @@ class WorkloadKind(NamedTuple):
     versions: tuple[str, ...]
     plural: str
     paths: tuple[Path, ...] = ()
-    written: Callable[[Object, str, str], PodMarks] = nothing
+    written: Callable[[Object, str, str], PodMarks] = lambda *_: PodMarks()
     inner: Callable[[Object, Iterable[Object]], Iterator[tuple[str, Object]]] | None = None
-    pods: Callable[[Object, Keys], int | None] = _single
+    pods: Callable[[Object, Keys], int | None] = lambda *_: 1
 
     @property
     def title(self) -> str:
