@@ -5,11 +5,14 @@ Reflector told.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import msgspec
 import trustme
+from anyio.abc import TaskGroup
 from preflight_kube.runtime.reflector import Change
 
 
@@ -58,6 +61,16 @@ def serving(
 
 def names(items: Iterable[Any]) -> list[str]:
     return sorted(item.metadata.name for item in items)
+
+
+@asynccontextmanager
+async def going(*tasks: Callable[[], Coroutine[Any, Any, Any]]) -> AsyncIterator[TaskGroup]:
+    """While ``tasks`` go on, and what is started beside them; all of them are cancelled then."""
+    async with anyio.create_task_group() as group:
+        for task in tasks:
+            group.start_soon(task)
+        yield group
+        group.cancel_scope.cancel()
 
 
 class Changes:

@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from kube_world import config_map
 from preflight_kube.api import jsonpatch
 from preflight_kube.client.client import Client, Fenced, KubeError
 from preflight_kube.runtime.writes import (
@@ -27,35 +28,27 @@ pytestmark = pytest.mark.anyio
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
-def config_map(name: str) -> dict[str, Any]:
-    about = {"apiVersion": "v1", "kind": "ConfigMap"}
-    return {**about, "metadata": {"name": name, "namespace": "default"}, "data": {"k": "1"}}
-
-
 async def test_each_write_has_the_answer_that_says_what_became_of_it(client: Client) -> None:
-    made = await apply(client, Create(MAPS, config_map("applied")))
+    made = await apply(client, Create(MAPS, config_map("applied", k="1")))
     assert isinstance(made, Stored)
     about = made.object(dict[str, Any])["metadata"]
     path = f"{MAPS}/applied"
-    assert await apply(client, Create(MAPS, config_map("applied"))) == Exists()
+    assert await apply(client, Create(MAPS, config_map("applied", k="1"))) == Exists()
     nowhere = "/api/v1/namespaces/none-such/configmaps"
-    body = config_map("x") | {"metadata": {"name": "x", "namespace": "none-such"}}
-    assert isinstance(await apply(client, Create(nowhere, body)), Refused)
+    assert isinstance(await apply(client, Create(nowhere, config_map("x"))), Refused)
     assert isinstance(await apply(client, Patch(path, {"data": {"k": "2"}}, "merge")), Stored)
-    version = jsonpatch.test("/metadata/resourceVersion", about["resourceVersion"])
-    stale = await apply(client, Patch(path, [version, jsonpatch.add("/data/k", "3")]))
-    assert isinstance(stale, Refused)
-    assert stale.stale
-    old = {"metadata": {"resourceVersion": about["resourceVersion"]}, "data": {"k": "3"}}
-    stale = await apply(client, Patch(path, old, "merge"))
-    assert isinstance(stale, Refused)
-    assert stale.stale
+    now, old = about["resourceVersion"], {"metadata": {"resourceVersion": about["resourceVersion"]}}
+    version = jsonpatch.test("/metadata/resourceVersion", now)
+    for stale in (
+        Patch(path, [version, jsonpatch.add("/data/k", "3")]),
+        Patch(path, {**old, "data": {"k": "3"}}, "merge"),
+        Delete(path=path, uid=about["uid"], resource_version=now),
+    ):
+        refused = await apply(client, stale)
+        assert isinstance(refused, Refused)
+        assert refused.stale
     assert await apply(client, Patch(f"{MAPS}/none-such", {}, "merge")) == Missing()
     assert await apply(client, Delete(path=path, uid="another")) == Missing()
-    old_version = Delete(path=path, uid=about["uid"], resource_version=about["resourceVersion"])
-    changed = await apply(client, old_version)
-    assert isinstance(changed, Refused)
-    assert changed.stale
     assert isinstance(await apply(client, Delete(path=path, uid=about["uid"])), Stored)
     assert await apply(client, Delete(path=path, uid=about["uid"])) == Missing()
 

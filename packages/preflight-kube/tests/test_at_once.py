@@ -177,3 +177,32 @@ def test_requests_sent_together_are_answered_in_their_order() -> None:
             assert [(await answer(reader))[1] for _ in range(3)] == [b"1", b"2", b"3"]
 
     run(story)
+
+
+def test_an_idle_connection_has_its_time_from_its_last_answer_and_leaves_no_timer() -> None:
+    async def story(app: Echo) -> None:
+        async def asked(*parts: bytes) -> Any:
+            for part in parts:
+                writer.write(part)
+                while not (protocol.open or part is parts[-1]):
+                    await asyncio.sleep(0)
+                if protocol.open:
+                    assert protocol.timeout_keep_alive_task is None, "it is not idle"
+            await answer(reader)
+            return protocol.timeout_keep_alive_task
+
+        whole = HEAD % (b"x", 2) + b"hi"
+        async with served(app) as (reader, writer):
+            while not app.protocols:
+                await asyncio.sleep(0)
+            [protocol] = app.protocols
+            first, second = await asked(whole), await asked(whole)
+            assert first.cancelled()
+            assert second.when() > first.when()
+            last = await asked(whole[:20], whole[20:])
+            assert second.cancelled()
+            writer.transport.abort()
+            while not last.cancelled():
+                await asyncio.sleep(0.01)
+
+    run(story)

@@ -14,6 +14,7 @@ import pytest
 from anyio.streams.memory import MemoryObjectReceiveStream
 from hypothesis import given
 from hypothesis import strategies as st
+from kube_world import going
 from preflight_kube.client.client import Client, WatchEvent
 from preflight_kube.client.watch_lag import Mirrors
 from preflight_kube.errors import Gone, KubeError
@@ -121,11 +122,9 @@ async def running(script: Scripted) -> AsyncIterator[tuple[Cache[Kept], list[Cha
         indexes={"value": lambda it: [it.value]},
     )
     try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(cache.run)
+        async with going(cache.run):
             await cache.wait_synced()
             yield cache, changes
-            group.cancel_scope.cancel()
     finally:
         script.close()
 

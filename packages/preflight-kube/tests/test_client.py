@@ -12,8 +12,6 @@ from kube_world import Item, config_map, names
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import (
     Client,
-    Conflict,
-    Fenced,
     Gone,
     Invalid,
     KubeError,
@@ -25,15 +23,6 @@ from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 
 pytestmark = pytest.mark.anyio
-
-
-class Status(msgspec.Struct, rename="camel"):
-    phase: str = ""
-    pod_ip: str = msgspec.field(name="podIP", default="")
-
-
-class Pod(msgspec.Struct):
-    status: Status
 
 
 async def make(client: Client, api: ApiFixture, *wanted: str, **labels: str) -> list[Item]:
@@ -71,34 +60,18 @@ async def test_an_object_is_read_as_it_was_created(client: Client, api: ApiFixtu
     assert await client.get(api.path("configmaps", "one"), Item) == made
 
 
+@pytest.mark.parametrize("path", ["/apis/absent.example.com/v1/things", ""])
+async def test_what_is_not_there_is_not_found(client: Client, api: ApiFixture, path: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        await client.get(path or api.path("configmaps", "none"), Item)
+    assert caught.value.status == 404
+
+
 async def test_a_name_is_made_from_generate_name(client: Client, api: ApiFixture) -> None:
     made = await client.create(api.path("configmaps"), {"metadata": {"generateName": "gen-"}})
     name = msgspec.json.decode(made, type=Item).metadata.name
     assert name.startswith("gen-")
     assert len(name) == len("gen-") + 5
-
-
-async def test_what_is_not_there_is_not_found(client: Client, api: ApiFixture) -> None:
-    with pytest.raises(NotFound) as caught:
-        await client.get(api.path("configmaps", "none"), Item)
-    assert (caught.value.status, caught.value.reason) == (404, "NotFound")
-
-
-async def test_an_api_group_that_is_not_served_is_not_found(client: Client) -> None:
-    with pytest.raises(NotFound):
-        await client.get("/apis/absent.example.com/v1/things", Item)
-
-
-async def test_nothing_is_created_in_a_namespace_that_does_not_exist(client: Client) -> None:
-    with pytest.raises(NotFound):
-        await client.create("/api/v1/namespaces/nowhere/configmaps", config_map("one"))
-
-
-async def test_creating_twice_is_a_conflict_that_says_so(client: Client, api: ApiFixture) -> None:
-    await make(client, api, "one")
-    with pytest.raises(Conflict) as caught:
-        await make(client, api, "one")
-    assert caught.value.reason == "AlreadyExists"
 
 
 async def test_pages_hold_every_object_once_at_one_version(client: Client, api: ApiFixture) -> None:
@@ -152,7 +125,7 @@ SELECTED = {
 }
 
 
-async def test_label_selectors_select(client: Client, api: ApiFixture) -> None:
+async def test_selectors_select(client: Client, api: ApiFixture) -> None:
     await make(client, api, "a", color="red", size="1", set="x")
     await make(client, api, "b", color="blue", set="x")
     await make(client, api, "c", **{"example.com/on": "true"}, set="x")
@@ -161,36 +134,7 @@ async def test_label_selectors_select(client: Client, api: ApiFixture) -> None:
         selector: await listed(client, path, labelSelector=f"set=x,{selector}")
         for selector in SELECTED
     } == SELECTED
-
-
-async def test_field_selectors_select(client: Client, api: ApiFixture) -> None:
-    await make(client, api, "a", "b")
-    assert await listed(client, api.path("configmaps"), fieldSelector="metadata.name=b") == ["b"]
-
-
-async def test_pods_are_selected_by_node(client: Client, api: ApiFixture) -> None:
-    for name, node in (("a", "one"), ("b", "two")):
-        spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}
-        await client.create(api.path("pods"), {"metadata": {"name": name}, "spec": spec})
-    assert await listed(client, api.path("pods"), fieldSelector="spec.nodeName=two") == ["b"]
-
-
-async def test_status_is_written_through_its_subresource_alone(
-    client: Client, api: ApiFixture
-) -> None:
-    path, status = api.path("pods", "p"), {"status": {"podIP": "10.1.2.3"}}
-    body = {
-        "metadata": {"name": "p"},
-        "spec": {"containers": [{"name": "c", "image": "i"}]},
-        **status,
-    }
-    await client.create(api.path("pods"), body)
-    await client.merge_patch(path, status)
-    assert (await client.get(path, Pod)).status == Status("Pending", "")
-    await client.merge_patch(
-        f"{path}/status", {"status": {"phase": "Running", "podIP": "10.1.2.3"}}
-    )
-    assert (await client.get(path, Pod)).status == Status("Running", "10.1.2.3")
+    assert await listed(client, path, fieldSelector="metadata.name=b") == ["b"]
 
 
 async def test_a_watch_tells_what_happened_after_its_version(
@@ -306,27 +250,6 @@ async def test_a_write_is_not_repeated(target: Connection, api: ApiFixture) -> N
         assert client.requests.count["create"] == 2
 
 
-async def test_a_replace_of_an_old_version_is_a_conflict(client: Client, api: ApiFixture) -> None:
-    path = api.path("configmaps", "one")
-    await make(client, api, "one")
-    old = await client.get(path, dict[str, Any])
-    await client.replace(path, {**old, "data": {"k": "1"}})
-    with pytest.raises(Conflict) as caught:
-        await client.replace(path, {**old, "data": {"k": "2"}})
-    assert caught.value.reason == "Conflict"
-    assert (await client.get(path, Item)).data == {"k": "1"}
-
-
-async def test_a_merge_patch_of_an_old_version_is_a_conflict(
-    client: Client, api: ApiFixture
-) -> None:
-    (made,) = await make(client, api, "one")
-    await client.merge_patch(api.path("configmaps", "one"), {"data": {"k": "1"}})
-    body = {"metadata": {"resourceVersion": made.metadata.resource_version}, "data": {"k": "2"}}
-    with pytest.raises(Conflict):
-        await client.merge_patch(api.path("configmaps", "one"), body)
-
-
 async def test_a_write_that_changes_nothing_makes_no_new_version(
     client: Client, api: ApiFixture
 ) -> None:
@@ -385,20 +308,6 @@ async def test_a_json_patch_applies_whole_or_not_at_all(client: Client, api: Api
     assert applied == {name: (applies, applies) for name, _, applies in APPLIES}
 
 
-async def test_a_json_patch_fences_by_uid(client: Client, api: ApiFixture) -> None:
-    (made,) = await make(client, api, "one")
-    path = api.path("configmaps", "one")
-    operations: list[dict[str, Any]] = [
-        {"op": "test", "path": "/metadata/uid", "value": made.metadata.uid},
-        {"op": "add", "path": "/data", "value": {"k": "v"}},
-    ]
-    await client.json_patch(path, operations)
-    await client.delete(path)
-    await make(client, api, "one")
-    with pytest.raises(PreconditionFailed):
-        await client.json_patch(path, operations)
-
-
 async def test_a_change_of_uid_is_invalid_not_a_failed_precondition(
     client: Client, api: ApiFixture
 ) -> None:
@@ -419,19 +328,6 @@ async def test_an_object_with_a_finalizer_goes_when_the_finalizer_does(
     await client.merge_patch(path, {"metadata": {"finalizers": None}})
     with pytest.raises(NotFound):
         await client.get(path, Item)
-
-
-async def test_a_fenced_client_does_not_send_when_the_right_is_gone(
-    client: Client, api: ApiFixture
-) -> None:
-    right = True
-    fenced = client.fenced(lambda: right)
-    await make(fenced, api, "one")
-    right = False
-    with pytest.raises(Fenced):
-        await make(fenced, api, "two")
-    assert await listed(fenced, api.path("configmaps"), fieldSelector="metadata.name=two") == []
-    assert client.requests.count["create"] == 1
 
 
 async def test_requests_are_counted_by_verb(client: Client, api: ApiFixture) -> None:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import anyio
 import pytest
+from kube_world import going
 from preflight_kube.client.client import Fenced, KubeError
 from preflight_kube.runtime.controller import Controller, RuntimeMetrics
 from preflight_kube.runtime.workqueue import Key, Queue
@@ -39,7 +40,7 @@ async def test_each_reconcile_is_counted_by_its_result_and_the_queue_by_its_leng
                 await held.wait()
         return None
 
-    async with anyio.create_task_group() as group:
+    async with going() as group:
         controller = Controller("things", queue, reconcile, workers=1, metrics=metrics)
         group.start_soon(controller.run)
         for name in ("done", "refused", "fenced", "later", "held"):
@@ -53,7 +54,6 @@ async def test_each_reconcile_is_counted_by_its_result_and_the_queue_by_its_leng
         assert adds >= 6  # what was refused is added again
         held.set()
         await until(lambda: results("success") == 3, "all")
-        group.cancel_scope.cancel()
     assert results("error")
     assert [results(it) for it in ("fenced", "requeue_after")] == [1, 1]
     assert value("controller_runtime_reconcile_time_seconds_count", controller="things")
@@ -70,14 +70,13 @@ async def test_a_fault_over_one_object_stops_no_other(caplog: pytest.LogCaptureF
         done.set()
         return None
 
-    async with anyio.create_task_group() as group:
+    async with going() as group:
         controller = Controller("things", queue, reconcile, workers=1, metrics=RuntimeMetrics())
         group.start_soon(controller.run)
         for name in ("bad", "good"):
             queue.add(("ns", name))
         with anyio.fail_after(20):
             await done.wait()
-        group.cancel_scope.cancel()
     assert "list index out of range" in caplog.text
 
 

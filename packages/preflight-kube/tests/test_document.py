@@ -89,22 +89,22 @@ def test_what_no_reader_can_mean_is_refused_in_one_sentence(text: str, said: str
     assert "\n" not in problem
 
 
-def test_depth_is_counted_in_levels() -> None:
-    bounds = Bounds(depth=3)
-    assert read("a: [1]", bounds) == {"a": [1]}
-    assert problems("a: [[1]]", bounds) == [
-        "the file: is nested deeper than 3 levels; make it flatter."
-    ]
+@pytest.mark.parametrize(
+    ("text", "bounds", "said"),
+    [
+        ("a: [[1]]", Bounds(depth=3), "is nested deeper than 3 levels; make it flatter."),
+        ("[" * 1000, Bounds(), "is nested deeper than 64 levels; make it flatter."),
+        ("a: " + "[" * 100, Bounds(characters=50), "has 103 characters, more than 50; make it smaller."),
+        ("---\n".join(["[1, 2]\n"] * 5), Bounds(values=14), "holds more than 14 values; make it smaller."),
+    ],
+)  # fmt: skip
+def test_a_text_beyond_a_bound_is_one_problem(text: str, bounds: Bounds, said: str) -> None:
+    assert problems(text, bounds) == [f"the file: {said}"]
 
 
-def test_the_deepest_nesting_is_refused_and_no_fault() -> None:
-    assert problems("[" * 1000) == ["the file: is nested deeper than 64 levels; make it flatter."]
-
-
-def test_a_text_longer_than_its_bound_is_not_read_at_all() -> None:
-    assert problems("a: " + "[" * 100, Bounds(characters=50)) == [
-        "the file: has 103 characters, more than 50; make it smaller."
-    ]
+def test_a_text_within_its_bounds_is_read() -> None:
+    assert read("a: [1]", Bounds(depth=3)) == {"a": [1]}
+    assert len(read_all("---\n".join(["[1, 2]\n"] * 5), Bounds(values=15))) == 5
 
 
 def test_aliases_count_for_what_they_stand_for() -> None:
@@ -116,14 +116,6 @@ def test_aliases_count_for_what_they_stand_for() -> None:
     ]
     assert problems(text + "#" * 5000) == [
         "the file: holds more than 20000 values; make it smaller."
-    ]
-
-
-def test_values_of_several_documents_are_counted_together() -> None:
-    documents = ["[1, 2, 3, 4]\n"] * 5
-    assert len(read_all("---\n".join(documents[:4]), Bounds(values=20))) == 4
-    assert problems("---\n".join(documents), Bounds(values=20)) == [
-        "the file: holds more than 20 values; make it smaller."
     ]
 
 

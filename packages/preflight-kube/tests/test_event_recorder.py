@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from kube_world import going
 from preflight_kube.client.client import Client, Conflict, Fenced, KubeError
 from preflight_kube.clock import Clock
 from preflight_kube.errors import NotFound
@@ -59,10 +60,8 @@ async def recording(
         counted[result] += 1
 
     recorder = EventRecorder(client, "tests", counted=count)
-    async with anyio.create_task_group() as group:
-        group.start_soon(recorder.run)
+    async with going(recorder.run):
         yield recorder, counted
-        group.cancel_scope.cancel()
 
 
 def failing(error: KubeError, times: int) -> Answer:
@@ -148,13 +147,11 @@ async def test_of_more_than_may_wait_the_oldest_is_lost(monkeypatch: pytest.Monk
     for name in "abc":
         recorder.event(pod(name), reason="Moved", message="m", warning=True)
     assert counted == {"failed": 1}
-    async with anyio.create_task_group() as group:
-        group.start_soon(recorder.run)
+    async with going(recorder.run):
         await until(lambda: counted["written"] == 2, "two")
         for name in "de":  # what is written waits no longer
             recorder.event(pod(name), reason="Moved", message="m", warning=True)
         await until(lambda: counted["written"] == 4, "two more")
-        group.cancel_scope.cancel()
     assert [one["involvedObject"]["name"] for one in client.written] == [*"bcde"]
     assert counted["failed"] == 1
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import closing, suppress
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 import trustme
+from anyio.abc import SocketStream
 from blockbuster import blockbuster_ctx
 from kube_world import Item, Kept, config_map, serving
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client import transport
 from preflight_kube.client.client import READ_ATTEMPTS, Client, KubeError
 from preflight_kube.runtime.reflector import Reflector
-from preflight_testing.apidouble import ApiAnswer, ApiDouble, ApiRequest, write_kubeconfig
+from preflight_testing.apidouble import ApiAnswer, ApiDouble, ApiRequest
 from preflight_testing.waiting import until
+from test_http1 import served
 
 pytestmark = pytest.mark.anyio
 
@@ -107,32 +108,20 @@ async def test_another_refusal_of_a_read_is_final(
     assert client.requests.count["get"] == 1
 
 
-@pytest.fixture
-async def dripping() -> AsyncIterator[Connection]:
-    """A server that says yes to everything, and then a blank every few milliseconds."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with closing(writer), suppress(OSError, EOFError):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(
-                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
-            )
+async def dripping(stream: SocketStream) -> None:
+    """Says yes to everything, and then a blank every few milliseconds."""
+    with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
             while True:
-                writer.write(b" ")
-                await writer.drain()
-                await asyncio.sleep(0.01)
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
-        yield Connection(f"http://127.0.0.1:{port}", ssl.create_default_context())
+                await stream.send(b" ")
+                await anyio.sleep(0.01)
 
 
-async def test_an_answer_that_comes_byte_by_byte_is_left(
-    dripping: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_that_comes_byte_by_byte_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("preflight_kube.client.client.LONGEST", 0.2)
-    async with Client(dripping, agent="tests") as client:
+    async with served(dripping) as client:
         for ask in (client.get(f"{PATH}/one", Item), client.create(PATH, config_map("one"))):
             with (
                 anyio.fail_after(600),
@@ -141,26 +130,12 @@ async def test_an_answer_that_comes_byte_by_byte_is_left(
                 await ask
 
 
-async def test_a_watch_that_never_ends_a_line_is_left(dripping: Connection) -> None:
-    async with Client(dripping, agent="tests", timeout=1) as client:
+async def test_a_watch_that_never_ends_a_line_is_left() -> None:
+    async with served(dripping) as client:
+        client._timeout = 1
         with anyio.fail_after(600), pytest.raises(KubeError, match="has not ended after 2 s"):
-            await _watched(client)
-
-
-async def _watched(client: Client) -> None:
-    async with client.watch(PATH, Item, resource_version="1", seconds=1) as events:
-        async for _ in events:
-            raise AssertionError("no event was told")
-
-
-async def test_a_write_that_is_turned_away_is_not_repeated(
-    double: ApiDouble, client: Client
-) -> None:
-    double.fault = Times(1, "POST", busy(Retry_After="0"))
-    with pytest.raises(KubeError) as caught:
-        await client.create(PATH, config_map("two"))
-    assert (caught.value.status, caught.value.reason) == (429, "TooManyRequests")
-    assert client.requests.count["create"] == 1
+            async with client.watch(PATH, Item, resource_version="1", seconds=1) as events:
+                await anext(events)
 
 
 async def test_an_answer_that_cannot_be_read_is_an_error_that_names_the_path(
@@ -169,26 +144,6 @@ async def test_an_answer_that_cannot_be_read_is_an_error_that_names_the_path(
     double.fault = Times(1, "GET", ApiAnswer(200, {"metadata": {"name": 5}}))
     with pytest.raises(KubeError, match=f"{PATH}/one: .* cannot be read"):
         await client.get(f"{PATH}/one", Item)
-
-
-async def test_what_the_double_does_not_implement_is_named(client: Client) -> None:
-    with pytest.raises(KubeError, match=r"501 .*GET /api/v1/namespaces/default/pods/p/log"):
-        await client.get("/api/v1/namespaces/default/pods/p/log", Item)
-
-
-async def test_a_reflector_says_why_it_is_behind_and_recovers(
-    double: ApiDouble, client: Client
-) -> None:
-    double.fault = Times(2, "GET", busy(403))
-    reflector = Reflector(client, PATH, Kept)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(reflector.run)
-        await until(lambda: reflector.problem, "a problem")
-        assert "busy" in str(reflector.problem)
-        assert not reflector.synced.is_set()
-        await reflector.synced.wait()
-        await until(lambda: reflector.problem is None, "no problem")
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(("age", "requests"), [(10.0, 3), (0.0, 2)], ids=["refused", "old"])
@@ -224,20 +179,6 @@ async def test_a_token_that_comes_after_the_refusal_is_taken_at_once(tmp_path: P
         await client.create(PATH, config_map("one"))
 
 
-async def test_tls_is_verified_against_the_cluster_s_authority(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    ca = tmp_path / "ca.crt"
-    authority.cert_pem.write_to_path(str(ca))
-    async with ApiDouble(tls=serving(authority)) as double:
-        trusted = write_kubeconfig(tmp_path / "trusted", double.url, ca=ca)
-        async with Client(connection({"KUBECONFIG": str(trusted)}), agent="tests") as client:
-            await client.create(PATH, config_map("one"))
-        stranger = write_kubeconfig(tmp_path / "stranger", double.url)
-        async with Client(connection({"KUBECONFIG": str(stranger)}), agent="tests") as client:
-            with pytest.raises(KubeError, match=r"no answer to create .*certificate verify failed"):
-                await client.create(PATH, config_map("two"))
-
-
 async def test_a_plug_in_is_asked_again_before_its_certificate_has_ended() -> None:
     """Nobody has to be refused for that, as whose handshake a proxy ends without a word."""
     authority, former = trustme.CA(), trustme.CA()
@@ -255,35 +196,6 @@ async def test_a_plug_in_is_asked_again_before_its_certificate_has_ended() -> No
             await client.create(PATH, config_map("one"))
 
 
-async def test_files_that_a_kubeconfig_names_are_found_beside_it_wherever_we_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    authority = trustme.CA()
-    folder, elsewhere = tmp_path / "pki", tmp_path / "elsewhere"
-    folder.mkdir()
-    elsewhere.mkdir()
-    authority.cert_pem.write_to_path(folder / "ca.crt")
-    ours = authority.issue_cert("gang.example.com")
-    ours.cert_chain_pems[0].write_to_path(folder / "client.crt")
-    ours.private_key_pem.write_to_path(folder / "client.key")
-    (folder / "token").write_text("ours\n")
-    user = {
-        "client-certificate": "pki/client.crt",
-        "client-key": "pki/client.key",
-        "tokenFile": "pki/token",
-    }
-    async with ApiDouble(tls=serving(authority, clients=authority), token="ours") as double:
-        path = write_kubeconfig(
-            tmp_path / "kubeconfig", double.url, ca=Path("pki/ca.crt"), user=user
-        )
-        monkeypatch.chdir(elsewhere)
-        found = connection({"KUBECONFIG": str(path)})
-        async with Client(found, agent="tests") as client:
-            await client.create(PATH, config_map("one"))
-    names = ("ca.crt", "client.crt", "client.key", "token")
-    assert set(found.files) == {folder / name for name in names}
-
-
 async def test_a_pod_reaches_the_server_by_its_service_account(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("ours\n")
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.crt"))
@@ -297,23 +209,6 @@ async def test_a_pod_reaches_the_server_by_its_service_account(tmp_path: Path) -
 async def test_a_pod_without_a_token_is_told_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(KubeError, match="let the pod mount its ServiceAccount's token"):
         connection({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("user", "said"),
-    [
-        ({"exec": {"command": "login"}}, "its user's exec has no apiVersion"),
-        ({"client-certificate-data": base64.b64encode(b"nonsense").decode()}, "cannot be used"),
-        ({"tokenFile": "/nowhere/token"}, "cannot be used"),
-    ],
-)
-async def test_a_user_that_cannot_log_in_is_one_sentence(
-    tmp_path: Path, user: dict[str, Any], said: str
-) -> None:
-    path = write_kubeconfig(tmp_path / "kubeconfig", "https://127.0.0.1:1", user=user)
-    with pytest.raises(KubeError, match=said) as caught:
-        connection({"KUBECONFIG": str(path)})
-    assert str(caught.value).startswith(f"{path} (KUBECONFIG): ")
 
 
 @pytest.mark.parametrize("text", ["", "a: [", None])
@@ -342,3 +237,25 @@ async def test_nothing_in_the_layer_blocks_the_event_loop(
             await client.create(PATH, config_map("two"))
             await until(lambda: len(reflector.store) == 2, "the store follows")
             tasks.cancel_scope.cancel()
+
+
+async def test_a_plug_in_s_certificate_that_is_refused_is_asked_for_anew_before_the_next_request() -> (
+    None
+):
+    """The double believes everybody once the plug-in has been asked: it reads no certificate."""
+    asked = 0
+    async with ApiDouble(token="new") as double:
+        old = Connection(double.url, ssl.create_default_context())
+
+        def again() -> Connection:
+            nonlocal asked
+            asked += 1
+            double.token = None
+            return old
+
+        async with Client(replace(old, again=again), agent="tests") as client:
+            with pytest.raises(KubeError, match="401"):
+                await client.get("/api/v1/namespaces/default", Item)
+            await client.get("/api/v1/namespaces/default", Item)
+            await client.get("/api/v1/namespaces/default", Item)
+    assert asked == 1

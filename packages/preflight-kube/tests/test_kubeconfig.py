@@ -127,6 +127,9 @@ def test_a_plug_in_s_token_is_used_until_shortly_before_it_expires(
     assert found.token == "t"
     assert found.expires is not None
     assert end.timestamp() - 1 - EARLY <= found.expires <= end.timestamp() - EARLY
+    plugin(folder, answer(token="next"))
+    assert found.again is not None
+    assert found.again().token == "next"
 
 
 def test_a_plug_in_is_told_what_the_protocol_says(folder: Path) -> None:
@@ -250,9 +253,12 @@ def test_people_s_commands_know_kubectl_s_own_kubeconfig_and_services_do_not(
         ({}, {"auth-provider": {"name": "oidc"}}, "an auth-provider, which is not known here"),
         ({}, {"token": "t", "as": "ada"}, r"its user acts as another \(as\), which is not known"),
         ({}, {"token": "t", "as-groups": ["readers"]}, "its user acts as another"),
+        ({}, {"exec": {"command": "login"}}, "its user's exec has no apiVersion"),
+        ({}, {"client-certificate-data": "bm9uc2Vuc2U="}, "cannot be used"),
+        ({}, {"tokenFile": "/nowhere/token"}, "cannot be used"),
     ],
 )
-def test_what_is_done_otherwise_than_by_kubectl_is_refused_in_words(
+def test_a_user_or_cluster_that_cannot_be_used_is_refused_in_words(
     folder: Path, cluster: dict[str, Any], user: dict[str, Any], says: str
 ) -> None:
     config = document("a", current="a", user=user, **cluster)

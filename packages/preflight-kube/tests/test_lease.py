@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ import anyio
 import anyio.abc
 import pytest
 from anyio.streams.text import TextReceiveStream
-from kube_world import config_map
+from kube_world import config_map, going
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, Fenced, NotFound
 from preflight_kube.runtime.lease import Leadership, lead
 from preflight_testing.plugin import ApiFixture
-from preflight_testing.proxy import Proxy, proxied
+from preflight_testing.proxy import proxied
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -78,8 +77,7 @@ async def test_a_leader_that_is_cancelled_hands_over_at_once(
         Candidate(client, api, "one", duration=900),
         Candidate(client, api, "two", duration=900),
     )
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.run)
+    async with going(one.run) as tasks:
         await until(lambda: one.leads, "the first leads")
         tasks.start_soon(two.run)
         await anyio.sleep(2 * RETRY)
@@ -88,18 +86,15 @@ async def test_a_leader_that_is_cancelled_hands_over_at_once(
         assert not one.leads
         assert not one.led[0].valid()
         assert [leadership.epoch for leadership in one.led + two.led] == [1, 2]
-        tasks.cancel_scope.cancel()
 
 
 async def test_a_body_that_ends_releases_the_lease(client: Client, api: ApiFixture) -> None:
     one = Candidate(client, api, "one")
     one.finish.set()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.run)
+    async with going(one.run):
         await until(lambda: len(one.led) == 2, "it is a candidate again")
         assert [leadership.epoch for leadership in one.led] == [1, 2]
         assert not one.led[0].valid()
-        tasks.cancel_scope.cancel()
     assert (await spec_of(client, api))["holderIdentity"] == ""
 
 
@@ -144,8 +139,7 @@ async def test_a_leader_whose_lease_is_lost_is_cancelled(
     client: Client, api: ApiFixture, how: str
 ) -> None:
     one = Candidate(client, api, "one", duration=15)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.run)
+    async with going(one.run):
         await until(lambda: one.leads, "it leads")
         if how == "taken":
             other = {"holderIdentity": "another", "leaseTransitions": 7}
@@ -154,7 +148,6 @@ async def test_a_leader_whose_lease_is_lost_is_cancelled(
             await client.delete(lease_path(api))
         await until(lambda: not one.leads, "the body is cancelled")
         await until(lambda: not one.led[0].valid(), "its right to write has ended")
-        tasks.cancel_scope.cancel()
 
 
 async def test_a_lease_deleted_under_its_leader_lets_nobody_in_before_the_leader_knows(
@@ -182,8 +175,7 @@ async def test_a_leader_survives_an_edit_of_its_lease_and_nobody_else_leads_whil
     client: Client, api: ApiFixture
 ) -> None:
     one, two = Candidate(client, api, "one"), Candidate(client, api, "two")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.run)
+    async with going(one.run) as tasks:
         await until(lambda: one.leads, "it leads")
         tasks.start_soon(two.run)
         await client.merge_patch(lease_path(api), {"metadata": {"labels": {"by": "hand"}}})
@@ -195,7 +187,6 @@ async def test_a_leader_survives_an_edit_of_its_lease_and_nobody_else_leads_whil
         assert lease["metadata"]["labels"] == {"by": "hand"}
         assert lease["spec"]["renewTime"] > before
         assert lease["spec"]["leaseTransitions"] == 1
-        tasks.cancel_scope.cancel()
 
 
 async def test_the_clock_of_another_machine_does_not_matter(
@@ -213,12 +204,11 @@ async def test_the_clock_of_another_machine_does_not_matter(
         lease_path(api).rpartition("/")[0], {"metadata": {"name": "leader"}, "spec": spec}
     )
     one = Candidate(client, api, "one")
-    async with anyio.create_task_group() as tasks:
+    async with going() as tasks:
         started = time.monotonic()
         tasks.start_soon(one.run)
         await until(lambda: one.leads, "it leads")
         assert time.monotonic() - started >= 2
-        tasks.cancel_scope.cancel()
 
 
 async def test_a_body_that_holds_up_the_event_loop_finds_its_right_gone(
@@ -244,43 +234,6 @@ async def test_a_body_that_holds_up_the_event_loop_finds_its_right_gone(
         )
     with pytest.raises(NotFound):
         await client.get(api.path("configmaps", "late"), dict[str, Any])
-
-
-async def test_never_do_two_have_the_right_to_write_whatever_the_network_does(
-    target: Connection, api: ApiFixture
-) -> None:
-    chance = random.Random(7)
-    async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
-        candidates: list[tuple[Proxy, Candidate]] = []
-        for name in ("one", "two", "three"):
-            proxy, through = await stack.enter_async_context(proxied(target))
-            candidate = Candidate(
-                await stack.enter_async_context(Client(through, agent="tests")),
-                api,
-                name,
-                duration=0.6,
-            )
-            candidates.append((proxy, candidate))
-            tasks.start_soon(candidate.run)
-
-        async def disturb() -> None:
-            while True:
-                proxy, _ = chance.choice(candidates)
-                proxy.cut(refuse=chance.random() < 0.7)
-                await anyio.sleep(chance.uniform(0.05, 0.8))
-                proxy.restore()
-
-        def led() -> list[Leadership]:
-            return [leadership for _, candidate in candidates for leadership in candidate.led]
-
-        tasks.start_soon(disturb)
-        with anyio.fail_after(600):
-            while len(led()) < 6:
-                assert sum(leadership.valid() for leadership in led()) <= 1
-                await anyio.sleep(0.002)
-        epochs = [leadership.epoch for leadership in led()]
-        assert len(set(epochs)) == len(epochs)
-        tasks.cancel_scope.cancel()
 
 
 @asynccontextmanager

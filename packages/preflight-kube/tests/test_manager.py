@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -273,3 +274,13 @@ async def test_a_taken_port_is_said_in_one_sentence(
         assert "cannot be listened on" in said
     finally:
         listener.close()
+
+
+async def test_a_replica_whose_event_loop_is_stuck_is_neither_healthy_nor_ready() -> None:
+    client = cast(Client, SimpleNamespace(mirrors=SimpleNamespace(trouble=lambda _: "")))
+    replica = manager._Replica(client, CollectorRegistry(), None, 0.0)
+    replica._parts = Parts()
+    assert (replica.unhealthy(), replica.unready()) == ("", "")
+    replica._beat -= manager.STUCK + 1
+    assert replica.unhealthy().startswith("the event loop has not turned for ")
+    assert replica.unready() == replica.unhealthy()

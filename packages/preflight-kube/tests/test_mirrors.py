@@ -6,17 +6,9 @@ from __future__ import annotations
 
 import logging
 
-import anyio
 import pytest
-from kube_world import Item
-from preflight_kube.auth.connection import Connection
-from preflight_kube.client.client import Client
 from preflight_kube.client.decoding import Identity, Unreadable
 from preflight_kube.client.watch_lag import Mirrors, collection
-from preflight_kube.runtime.reflector import Reflector
-from preflight_testing.plugin import ApiFixture
-from preflight_testing.proxy import proxied
-from preflight_testing.waiting import until
 
 
 def test_a_mirror_is_behind_from_its_first_failure_until_it_follows_again() -> None:
@@ -55,24 +47,3 @@ def test_what_cannot_be_read_is_counted_each_time_and_named_once(
 def test_a_path_is_one_label_for_all_namespaces() -> None:
     assert collection("/api/v1/namespaces/a/pods") == "/api/v1/pods"
     assert collection("/api/v1/namespaces") == "/api/v1/namespaces"
-
-
-@pytest.mark.anyio
-async def test_while_the_server_is_away_the_gauge_says_so(
-    api: ApiFixture, target: Connection
-) -> None:
-    async with proxied(target) as (proxy, through), Client(through, agent="tests") as client:
-
-        def behind() -> float | None:
-            return client.mirrors.behind().get("/api/v1/configmaps")
-
-        mirror = Reflector(client, api.path("configmaps"), Item)
-        async with anyio.create_task_group() as group:
-            group.start_soon(mirror.run)
-            await until(lambda: behind() == 0.0, "it follows")
-            proxy.cut(refuse=True)
-            await until(lambda: (behind() or 0.0) > 0, "it is behind")
-            assert "/api/v1/configmaps has been behind" in client.mirrors.trouble(0.0)
-            proxy.restore()
-            await until(lambda: behind() == 0.0, "it follows again")
-            group.cancel_scope.cancel()

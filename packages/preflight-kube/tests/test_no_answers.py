@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import ssl
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from anyio.abc import SocketStream
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_testing.apiserver import free_port
+from test_http1 import served
 
 pytestmark = pytest.mark.anyio
 
@@ -43,55 +42,31 @@ ANSWERS: dict[str, tuple[int, bytes, dict[str, str], str]] = {
 }
 
 
-class _Handler(BaseHTTPRequestHandler):
-    answer: tuple[int, bytes, dict[str, str], str]
-
-    def do_GET(self) -> None:
-        status, body, headers, _ = self.answer
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_GET
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture(params=list(ANSWERS.values()), ids=list(ANSWERS))
-def answered(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Connection, str]]:
-    """A server that gives one answer, and words of the sentence that a client makes of it."""
-    if "4096" in request.param[3]:
-        for module in ("responses", "client"):
-            monkeypatch.setattr(f"preflight_kube.client.{module}.MOST_BYTES", 4096)
-    handler = type("Handler", (_Handler,), {"answer": request.param})
-    with HTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield (
-            Connection(f"http://127.0.0.1:{server.server_port}", ssl.create_default_context()),
-            request.param[3],
-        )
-        server.shutdown()
-        thread.join()
-
-
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "said"), ANSWERS.values(), ids=ANSWERS.keys()
+)
 async def test_an_answer_that_is_no_object_is_one_sentence(
-    answered: tuple[Connection, str],
+    monkeypatch: pytest.MonkeyPatch, status: int, body: bytes, headers: dict[str, str], said: str
 ) -> None:
-    target, said = answered
-    async with Client(target, agent="tests", attempts=1) as client:
-        with pytest.raises(KubeError, match=said) as caught:
-            await client.get("/api/v1/namespaces/one", dict)
-        assert not isinstance(caught.value, NotFound), "nobody knows what there is"
-        assert str(caught.value).endswith((".", "?"))
-        with pytest.raises(KubeError, match=said.replace("get", "create")) as caught:
-            await client.create("/api/v1/namespaces", {"metadata": {"name": "one"}})
-        assert str(caught.value).endswith((".", "?"))
+    for module in ("responses", "client") if "4096" in said else ():
+        monkeypatch.setattr(f"preflight_kube.client.{module}.MOST_BYTES", 4096)
+    lines = [f"{key}: {value}" for key, value in {"Content-Length": len(body), **headers}.items()]
+    head = "\r\n".join([f"HTTP/1.1 {status} Said", *lines, "", ""]).encode()
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            async for _ in stream:
+                await stream.send(head + body)
+
+    async with served(serve) as client:
+        for asked in (
+            client.get("/api/v1/namespaces/one", dict),
+            client.create("/api/v1/namespaces", {"metadata": {"name": "one"}}),
+        ):
+            with pytest.raises(KubeError, match=said) as caught:
+                await asked
+            assert not isinstance(caught.value, NotFound), "nobody knows what there is"
+            assert str(caught.value).endswith((".", "?"))
 
 
 async def test_a_read_is_tried_as_often_as_the_client_is_told() -> None:

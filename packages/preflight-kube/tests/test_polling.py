@@ -6,6 +6,7 @@ from functools import partial
 
 import anyio
 import pytest
+from kube_world import going
 from preflight_kube.files import polling as looks
 from preflight_kube.files.polling import Polling
 from preflight_testing import waiting
@@ -29,25 +30,21 @@ async def test_a_look_that_fails_is_tried_again_and_after_a_minute_the_replica_i
     def up() -> float | None:
         return registry.get_sample_value("watching", {"watcher": "configuration"})
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(kept.keep, "configuration", look, 0.01)
+    async with going(partial(kept.keep, "configuration", look, 0.01)):
         await until(lambda: bool(kept.unready()), "it is not ready")
         assert kept.unready() == "configuration is not watched any more: OSError: stale file handle"
         assert up() == 0
         works = True
         await until(lambda: not kept.unready(), "it is ready again")
         await until(lambda: up() == 1, "the gauge says so")
-        group.cancel_scope.cancel()
 
 
 async def test_a_poll_that_does_not_end_works() -> None:
     registry = CollectorRegistry()
     kept = Polling(Gauge("watching", "", ["watcher"], registry=registry))
-    async with anyio.create_task_group() as group:
-        group.start_soon(kept.keep, "preflightconfigs", anyio.sleep_forever, 1.0)
+    async with going(partial(kept.keep, "preflightconfigs", anyio.sleep_forever, 1.0)):
         await anyio.wait_all_tasks_blocked()
         assert registry.get_sample_value("watching", {"watcher": "preflightconfigs"}) == 1
-        group.cancel_scope.cancel()
 
 
 async def test_looks_that_fail_do_not_keep_others_from_theirs() -> None:
@@ -60,9 +57,8 @@ async def test_looks_that_fail_do_not_keep_others_from_theirs() -> None:
         nonlocal seen
         seen += 1
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(kept.keep, "broken", broken, 0.01)
-        group.start_soon(kept.keep, "fine", fine, 0.01)
+    async with going(
+        partial(kept.keep, "broken", broken, 0.01), partial(kept.keep, "fine", fine, 0.01)
+    ):
         await until(lambda: seen > 3, "the other goes on")
         assert kept.unready() == "", "a minute has not passed"
-        group.cancel_scope.cancel()

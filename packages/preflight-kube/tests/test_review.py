@@ -86,11 +86,6 @@ def test_a_request_has_what_the_api_server_says_of_it() -> None:
     assert request.new(dict) == POD
 
 
-@pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE", "CONNECT"])
-def test_each_operation_is_known(operation: str) -> None:
-    assert decode(body(operation=operation)).operation == operation
-
-
 def test_an_object_that_is_not_there_is_said_by_its_place() -> None:
     request = decode(body(operation="DELETE", object=None))
     with pytest.raises(BadReview, match=r"^request.object is missing$"):

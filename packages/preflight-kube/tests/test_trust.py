@@ -20,7 +20,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from kube_world import Item, names, serving
+from kube_world import Item, going, names, serving
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client import transport
 from preflight_kube.client.client import Client, KubeError
@@ -63,8 +63,7 @@ async def test_after_the_authority_was_replaced_reads_and_watches_go_on(
     with ApiDouble(tls=serving(old)) as double:
         async with Client(reach(tmp_path, double), agent="tests", attempts=1) as client:
             mirror = Reflector(client, "/api/v1/namespaces", Item, watch_seconds=1)
-            async with anyio.create_task_group() as group:
-                group.start_soon(mirror.run)
+            async with going(mirror.run):
                 await until(
                     lambda: client.mirrors.behind() == {"/api/v1/namespaces": 0.0}, "it follows"
                 )
@@ -84,7 +83,6 @@ async def test_after_the_authority_was_replaced_reads_and_watches_go_on(
                 ).metadata.name == "default"
                 double.within(lambda: double.create("namespaces", {"metadata": {"name": "later"}}))
                 await until(lambda: "later" in names(mirror.store.values()), "the mirror goes on")
-                group.cancel_scope.cancel()
 
 
 async def test_an_authority_that_is_trusted_no_longer_is_dropped_without_a_failure_first(

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 
 import anyio
 import pytest
+from kube_world import going
 from preflight_kube.client.client import Fenced, KubeError
 from preflight_kube.clock import Clock
 from preflight_kube.runtime import retry as refusals
@@ -29,7 +31,7 @@ async def test_what_is_added_often_is_looked_at_once() -> None:
     async def look(one: Key) -> None:
         seen.append(one[1])
 
-    async with anyio.create_task_group() as group:
+    async with going() as group:
         for name in ("a", "b", "a", "a"):
             queue.add(key(name))
         for _ in range(3):
@@ -37,7 +39,6 @@ async def test_what_is_added_often_is_looked_at_once() -> None:
         await until(lambda: len(seen) == 2, "both")
         queue.add(key("a"))  # wakes an idle one
         await until(lambda: len(seen) == 3, "once more")
-        group.cancel_scope.cancel()
     assert seen == ["a", "b", "a"]
 
 
@@ -55,12 +56,9 @@ async def test_what_changes_while_it_is_looked_at_is_looked_at_again_and_never_b
         await anyio.sleep(0.01)
         at_once -= 1
 
-    async with anyio.create_task_group() as group:
-        for _ in range(3):
-            group.start_soon(queue.work, look)
+    async with going(*[partial(queue.work, look)] * 3):
         queue.add(key("a"))
         await until(lambda: seen == 2 and not at_once, "twice")
-        group.cancel_scope.cancel()
 
 
 async def test_what_changes_while_it_rests_is_looked_at_after_its_rest_and_nobody_waits_for_it() -> (
@@ -72,14 +70,12 @@ async def test_what_changes_while_it_rests_is_looked_at_after_its_rest_and_nobod
     async def look(one: Key) -> None:
         seen.append((one[1], anyio.current_time()))
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(queue.work, look)
+    async with going(partial(queue.work, look)):
         queue.add(key("resting"))
         await until(lambda: seen, "a look")
         queue.add(key("resting"))
         queue.add(key("other"))
         await until(lambda: len(seen) == 3, "three looks")
-        group.cancel_scope.cancel()
     assert [name for name, _ in seen] == ["resting", "other", "resting"]
     assert seen[2][1] - seen[0][1] >= 0.2
 
@@ -94,13 +90,10 @@ async def test_a_look_that_asks_for_another_gets_it_though_all_else_is_busy() ->
             await anyio.sleep_forever()
         return 0.02 if seen.count(one[1]) < 3 else None
 
-    async with anyio.create_task_group() as group:
-        for _ in range(2):
-            group.start_soon(queue.work, look)
+    async with going(*[partial(queue.work, look)] * 2):
         queue.add(key("again"))
         queue.add(key("long"))
         await until(lambda: seen.count("again") == 3, "three looks")
-        group.cancel_scope.cancel()
 
 
 async def test_what_asks_for_another_look_each_minute_gets_one_a_minute_however_often_it_changed() -> (
@@ -119,13 +112,11 @@ async def test_what_asks_for_another_look_each_minute_gets_one_a_minute_however_
         queue.add(key(name))
         await until(lambda: seen[name] > looks, "a look")
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(queue.work, look)
+    async with going(partial(queue.work, look)):
         for _ in range(30):
             await second("again")
         for _ in range(120):
             await second("other")
-        group.cancel_scope.cancel()
     assert seen == {"again": 30 + 2, "other": 120}
 
 
@@ -139,15 +130,13 @@ async def test_what_asks_for_a_look_sooner_than_before_gets_it() -> None:
         seen.append(now[0])
         return {1: 60.0, 2: 10.0}.get(len(seen))
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(queue.work, look)
+    async with going(partial(queue.work, look)):
         for looks in (1, 2):
             queue.add(key("again"))
             await until(lambda looks=looks: len(seen) == looks, "a look")  # type: ignore[misc]
         now[0] = 10.0
         queue.add(key("other"))  # wakes the loop, which sleeps by another clock
         await until(lambda: len(seen) == 3, "the look that was asked for last")
-        group.cancel_scope.cancel()
     assert seen == [0.0, 0.0, 10.0]
 
 
@@ -161,10 +150,8 @@ async def test_namespaces_take_turns_however_much_each_has_waiting() -> None:
     for namespace, things in (("a", 50), ("b", 3), ("c", 2)):
         for number in range(things):
             queue.add(key(str(number), namespace))
-    async with anyio.create_task_group() as group:
-        group.start_soon(queue.work, look)
+    async with going(partial(queue.work, look)):
         await until(lambda: len(seen) == 55, "all")
-        group.cancel_scope.cancel()
     assert seen[:8] == ["a", "b", "c", "a", "b", "c", "a", "b"]
 
 
@@ -178,16 +165,13 @@ async def test_looks_that_never_end_leave_workers_to_other_namespaces(crowds: in
         if one[0] != "victim":
             await anyio.sleep_forever()
 
-    async with anyio.create_task_group() as group:
-        for _ in range(48):
-            group.start_soon(queue.work, look)
+    async with going(*[partial(queue.work, look)] * 48):
         for crowd in range(crowds):
             for number in range(100):
                 queue.add(key(str(number), f"crowd-{crowd}"))
         await until(lambda: len({one[0] for one in seen}) == crowds, "the crowds")
         queue.add(key("gang", "victim"))
         await until(lambda: ("victim", "gang") in seen, "the victim's turn")
-        group.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(("workers", "alone"), [(1, 1), (3, 2), (24, 16), (48, 32)])
@@ -203,13 +187,10 @@ async def test_a_namespace_alone_has_all_workers_but_those_kept_for_the_next_one
 
     for number in range(100):
         queue.add(key(str(number)))
-    async with anyio.create_task_group() as group:
-        for _ in range(workers):
-            group.start_soon(queue.work, look)
+    async with going(*[partial(queue.work, look)] * workers):
         await until(lambda: len(seen) == alone, "all that it may have")
         for _ in range(5):
             await anyio.sleep(0)
-        group.cancel_scope.cancel()
     assert len(seen) == alone
 
 
@@ -226,15 +207,13 @@ async def test_what_the_cluster_refuses_is_tried_again_unless_the_right_to_write
         if len(seen) == 1:
             raise error
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(queue.work, look)
+    async with going(partial(queue.work, look)):
         queue.add(key("a"))
         await until(lambda: seen, "one look")
         if looks == 2:
             await until(lambda: len(seen) == 2, "another one")
         queue.add(key("b"))
         await until(lambda: seen[-1] == "b", "the next thing")
-        group.cancel_scope.cancel()
     assert seen == ["a"] * looks + ["b"]
 
 
@@ -250,8 +229,7 @@ async def test_what_is_refused_for_good_is_looked_at_ten_times_at_most_in_its_fi
             looks.append(now[0])
             raise KubeError("refused", 403)
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(queue.work, look)
+    async with going(partial(queue.work, look)):
         queue.add(key("a"))
         await until(lambda: looks, "the first look")
         for _ in range(900):
@@ -259,7 +237,6 @@ async def test_what_is_refused_for_good_is_looked_at_ten_times_at_most_in_its_fi
             queue.add(("clock", "ticks"))  # wakes the loop, which asks what time it is
             for _ in range(3):
                 await anyio.sleep(0)
-        group.cancel_scope.cancel()
     assert sum(at < 300 for at in looks) <= 10
     pauses = [later - sooner for sooner, later in itertools.pairwise(looks)]
     assert all(pause >= 60 for pause in pauses[6:])
@@ -273,11 +250,9 @@ async def test_a_new_leader_finds_nothing_busy_that_the_last_one_left() -> None:
         seen.append(one[1])
 
     for count in (1, 2):
-        async with anyio.create_task_group() as group:
-            group.start_soon(queue.work, look)
+        async with going(partial(queue.work, look)):
             queue.add(key("a"))
             await until(lambda count=count: len(seen) == count, "a look")  # type: ignore[misc]
-            group.cancel_scope.cancel()
 
 
 async def test_a_replica_that_does_not_lead_queues_nothing_and_begins_to_lead_with_everything() -> (
@@ -293,13 +268,10 @@ async def test_a_replica_that_does_not_lead_queues_nothing_and_begins_to_lead_wi
 
     async def lead(*names: str) -> None:
         seen.clear()
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(queue.work, look)
+        async with going(*[partial(queue.work, look)] * 3):
             await until(lambda: sorted(seen) == list(names), "all that there is")
             queue.add(key("a"))  # it rests
             queue.add_after(key("later"), 3600)
-            group.cancel_scope.cancel()
 
     def change() -> None:
         queue.add(key("gone"))

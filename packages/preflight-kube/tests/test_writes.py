@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
-from kube_world import Item, config_map
-from preflight_kube.client.client import Client, Conflict, NotFound
+from kube_world import Item, config_map, names
+from preflight_kube.client.client import Client, Conflict, KubeError
 from preflight_testing.plugin import ApiFixture
 
 pytestmark = pytest.mark.anyio
@@ -17,36 +18,6 @@ def real(api: ApiFixture) -> ApiFixture:
     if api.kind != "real":
         pytest.skip("the double knows no owners of fields")
     return api
-
-
-async def test_an_object_that_is_not_there_is_none_and_other_refusals_are_errors(
-    client: Client, api: ApiFixture
-) -> None:
-    path = api.path("configmaps", "maybe")
-    assert await client.get_or_none(path, Item) is None
-    await client.create(api.path("configmaps"), config_map("maybe", a="1"))
-    found = await client.get_or_none(path, Item)
-    assert found is not None
-    assert found.data == {"a": "1"}
-
-
-async def test_a_delete_takes_only_the_object_that_was_meant(
-    client: Client, api: ApiFixture
-) -> None:
-    path = api.path("configmaps", "victim")
-    await client.create(api.path("configmaps"), config_map("victim", a="1"))
-    before = (await client.get(path, Item)).metadata
-    with pytest.raises(Conflict):
-        await client.delete(path, uid="another")
-    await client.merge_patch(path, {"data": {"a": "2"}})
-    with pytest.raises(Conflict):
-        await client.delete(path, uid=before.uid, resource_version=before.resource_version)
-    now = (await client.get(path, Item)).metadata
-    await client.delete(
-        path, uid=now.uid, resource_version=now.resource_version, grace=0, propagation="Background"
-    )
-    with pytest.raises(NotFound):
-        await client.delete(path)
 
 
 async def test_what_a_deleted_object_owns_may_be_left(client: Client, real: ApiFixture) -> None:
@@ -64,10 +35,12 @@ async def test_what_a_deleted_object_owns_may_be_left(client: Client, real: ApiF
 
 
 async def test_a_status_is_written_alone(client: Client, api: ApiFixture) -> None:
-    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    await client.create(api.path("pods"), pod)
-    path = api.path("pods", "p")
+    path, status = api.path("pods", "p"), {"status": {"podIP": "10.1.2.3"}}
+    spec = {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}
+    await client.create(api.path("pods"), {"metadata": {"name": "p"}, "spec": spec, **status})
+    await client.merge_patch(path, status)
     found = await client.get(path, dict[str, Any])
+    assert "podIP" not in found["status"], "a status is not written with its object"
     changed = {**found, "spec": {"containers": []}, "status": {"phase": "Running"}}
     await client.replace_status(path, changed)
     now = await client.get(path, dict[str, Any])
@@ -75,4 +48,24 @@ async def test_a_status_is_written_alone(client: Client, api: ApiFixture) -> Non
     assert [one["name"] for one in now["spec"]["containers"]] == ["c"]
     with pytest.raises(Conflict):
         await client.replace_status(path, changed)
+    for node, pods in (("n", ["p"]), ("other", [])):
+        params = {"fieldSelector": f"spec.nodeName={node}"}
+        async for items, _ in client.pages(api.path("pods"), Item, params=params):
+            assert names(items) == pods
     await client.delete(path, grace=0)
+
+
+class Reviewed(msgspec.Struct):
+    status: dict[str, Any]
+
+
+async def test_a_review_is_answered_although_nothing_is_stored(
+    client: Client, real: ApiFixture
+) -> None:
+    asked = {"verb": "create", "resource": "pods", "namespace": "default"}
+    head = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    spec = {"user": "admin", "resourceAttributes": asked}
+    assert (await client.ask(path, {**head, "spec": spec}, Reviewed)).status["allowed"]
+    with pytest.raises(KubeError):
+        await client.ask(path, {**head, "spec": {}}, Reviewed)
