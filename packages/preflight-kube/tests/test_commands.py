@@ -231,27 +231,21 @@ def test_standard_input_is_read_as_a_file() -> None:
     assert said == b"standard input: x: unknown key; remove it.\n"
 
 
-def test_standard_input_that_is_closed_is_one_sentence() -> None:
-    command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-c", PROGRAM]
-    done = subprocess.run(
-        [*command, "validate-config", "-"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (BAD_INPUT, "")
-    assert done.stderr == "standard input: is closed; give a readable file.\n"
-
-
-@pytest.mark.parametrize("words", [("validate-config", "/nowhere"), ("no-such-command",)])
-def test_standard_error_that_is_closed_leaves_standard_output_alone(words: tuple[str, ...]) -> None:
-    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", PROGRAM, *words]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout) == (BAD_INPUT, b"")
+@pytest.mark.parametrize(
+    ("closed", "words", "said"),
+    [
+        ("<&-", ["validate-config", "-"], "standard input: is closed; give a readable file.\n"),
+        ("2>&-", ["validate-config", "/nowhere"], ""),
+        ("2>&-", ["no-such-command"], ""),
+    ],
+)
+def test_a_stream_that_is_closed_leaves_the_others_alone(
+    closed: str, words: list[str], said: str
+) -> None:
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", PROGRAM, *words]
+    here = Path(__file__).parent
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (BAD_INPUT, "", said)
 
 
 def test_a_command_line_loads_neither_client_nor_event_loop() -> None:
@@ -262,42 +256,29 @@ def test_a_command_line_loads_neither_client_nor_event_loop() -> None:
     assert not {"anyio", "asyncio", "httpx", "jsonschema", "prometheus_client"} & set(loaded)
 
 
-@pytest.mark.parametrize(("given", "namespace"), [("", "preflight"), ("ops", "ops")])
-def test_a_service_takes_its_configuration_its_lease_and_its_address(
-    monkeypatch: pytest.MonkeyPatch, given: str, namespace: str
-) -> None:
-    monkeypatch.setenv("POD_NAMESPACE", given)
-    made = argparse.ArgumentParser()
-    commands.add_config(made)
-    commands.add_lease(made)
-    commands.add_address(made)
-    found = made.parse_args([])
-    assert (found.config, found.namespace) == (None, namespace)
-    assert (found.host, found.port) == ("0.0.0.0", 8080)
-    told = made.parse_args(["--config", "c.yaml", "--namespace", "x", "--port", "0"])
-    assert (told.config, told.namespace, told.port) == (Path("c.yaml"), "x", 0)
-    with pytest.raises(SystemExit):
-        made.parse_args(["--port", "70000"])
-
-
-def test_where_a_service_listens_may_stand_in_the_environment(
+def test_a_service_takes_its_lease_and_its_addresses_from_the_environment_or_its_arguments(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def parsed(*words: str) -> tuple[str, int, int]:
+    def parsed(*words: str, **environ: str) -> tuple[Any, ...]:
+        for name in ("POD_NAMESPACE", "LISTEN_HOST", "LISTEN_PLAIN", "LISTEN_TLS"):
+            monkeypatch.setenv(name, environ.get(name, ""))
         made = argparse.ArgumentParser()
+        commands.add_config(made)
+        commands.add_lease(made)
         commands.add_address(made)
         commands.add_port(made, "--tls-port", "LISTEN_TLS", 8443, "admission")
         found = made.parse_args(words)
-        return found.host, found.port, found.tls_port
+        return found.config, found.namespace, found.host, found.port, found.tls_port
 
-    monkeypatch.setenv("LISTEN_HOST", "::")
-    monkeypatch.setenv("LISTEN_PLAIN", "18080")
-    assert parsed() == ("::", 18080, 8443)
-    assert parsed("--host", "127.0.0.1", "--port", "0") == ("127.0.0.1", 0, 8443)
-    monkeypatch.setenv("LISTEN_TLS", "tcp://10.0.0.1:443")
-    with pytest.raises(SystemExit):
-        parsed()
-    assert "--tls-port" in capsys.readouterr().err
+    assert parsed() == (None, "preflight", "0.0.0.0", 8080, 8443)
+    environ = {"POD_NAMESPACE": "ops", "LISTEN_HOST": "::", "LISTEN_PLAIN": "18080"}
+    assert parsed(**environ) == (None, "ops", "::", 18080, 8443)
+    told = ("--config=c.yaml", "--namespace=x", "--host=127.0.0.1", "--port=0")
+    assert parsed(*told, **environ) == (Path("c.yaml"), "x", "127.0.0.1", 0, 8443)
+    for words, bad in ((("--port", "70000"), {}), ((), {"LISTEN_TLS": "tcp://10.0.0.1:443"})):
+        with pytest.raises(SystemExit):
+            parsed(*words, **bad)
+        assert ("--tls-port" if bad else "--port") in capsys.readouterr().err
 
 
 def test_what_others_wrote_changes_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:

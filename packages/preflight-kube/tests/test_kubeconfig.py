@@ -162,48 +162,32 @@ def test_what_a_plug_in_says_to_people_reaches_them(
     assert capfd.readouterr() == ("", "open https://login\n")
 
 
+SAID = {
+    "sys.exit(3)": "ended with exit status 3; what it said is above",
+    "print('log in first'); sys.exit(1)": 'ended with exit status 1 and printed "log in first"',
+    "print('hello')": 'printed no ExecCredential as JSON but "hello"',
+    "print('{}')": "printed no ExecCredential",
+    answer(V1BETA1, token="t"): f"answered in {V1BETA1}, and the kubeconfig says {V1}",
+    answer(): "answered with neither a token nor a client certificate",
+    answer(clientCertificateData="c"): "one of clientCertificateData and clientKeyData",
+    answer(token="t", expirationTimestamp="soon"): '"soon", which is not an RFC 3339 time',
+    answer(
+        token="t", expirationTimestamp="2001-01-01T00:00:00Z"
+    ): "expired at 2001-01-01T00:00:00Z",
+}
+ASKED: list[tuple[dict[str, str], str]] = [
+    ({"command": "no-such-plugin"}, "no-such-plugin is not on PATH; install it"),
+    ({"command": "no-such", "installHint": "Get it from us."}, "is not on PATH; Get it from us."),
+    ({"command": "./absent"}, "absent cannot be run (No such file or directory)"),
+    ({"command": ""}, "exec has no command"),
+    ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, f"known are {V1} and {V1BETA1}"),
+]
+
+
 @pytest.mark.parametrize(
     ("body", "more", "says"),
-    [
-        ("sys.exit(3)", {}, "ended with exit status 3; what it said is above"),
-        (
-            "print('log in first'); sys.exit(1)",
-            {},
-            'ended with exit status 1 and printed "log in first"',
-        ),
-        ("print('hello')", {}, 'printed no ExecCredential as JSON but "hello"'),
-        ("print('{}')", {}, "printed no ExecCredential"),
-        (answer(V1BETA1, token="t"), {}, f"answered in {V1BETA1}, and the kubeconfig says {V1}"),
-        (answer(), {}, "answered with neither a token nor a client certificate"),
-        (answer(clientCertificateData="c"), {}, "one of clientCertificateData and clientKeyData"),
-        (
-            answer(token="t", expirationTimestamp="soon"),
-            {},
-            'expirationTimestamp "soon", which is not an RFC 3339 time',
-        ),
-        (
-            answer(token="t", expirationTimestamp="2001-01-01T00:00:00Z"),
-            {},
-            "expired at 2001-01-01T00:00:00Z",
-        ),
-        (
-            "",
-            {"command": "no-such-plugin-anywhere"},
-            "no-such-plugin-anywhere is not on PATH; install it",
-        ),
-        (
-            "",
-            {"command": "no-such-plugin", "installHint": "Get it from us."},
-            "is not on PATH; Get it from us.",
-        ),
-        ("", {"command": "./absent"}, "absent cannot be run (No such file or directory)"),
-        ("", {"command": ""}, "exec has no command"),
-        (
-            "",
-            {"apiVersion": "client.authentication.k8s.io/v1alpha1"},
-            f"known are {V1} and {V1BETA1}",
-        ),
-    ],
+    [*((body, {}, says) for body, says in SAID.items()), *(("", *asked) for asked in ASKED)],
+    ids=[*SAID.values(), *(says for _, says in ASKED)],
 )
 def test_what_goes_wrong_with_a_plug_in_is_one_sentence(
     folder: Path, body: str, more: dict[str, Any], says: str

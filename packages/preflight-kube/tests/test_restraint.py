@@ -4,20 +4,19 @@ has asked for.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections import Counter
-from contextlib import suppress
-from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import SocketStream
 from kube_world import Item, config_map
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.clock import Clock
 from preflight_testing.apidouble import ApiAnswer, ApiDouble, ApiRequest
 from preflight_testing.waiting import until
+from test_http1 import ANSWER, served
 
 pytestmark = pytest.mark.anyio
 
@@ -87,36 +86,23 @@ async def test_a_read_that_the_servers_storage_failed_is_sent_again_after_its_pa
 
 async def test_no_more_requests_are_under_way_than_the_client_may_have() -> None:
     under_way, most, answered = 0, 0, 0
-    let_go = asyncio.Event()
+    let_go = anyio.Event()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(stream: SocketStream) -> None:
         nonlocal under_way, most, answered
-        with suppress(OSError, EOFError):
-            while True:
-                await reader.readuntil(b"\r\n\r\n")
+        async with stream:
+            async for _ in stream:
                 under_way += 1
                 most = max(most, under_way)
                 await let_go.wait()
                 under_way -= 1
                 answered += 1
-                said = b'{"metadata": {"name": "one", "uid": "u", "resourceVersion": "1"}}'
-                head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(said)}\r\n\r\n"
-                writer.write(head.encode() + said)
-                await writer.drain()
-        writer.close()
+                await stream.send(ANSWER)
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    target = Connection(f"http://127.0.0.1:{port}", ssl.create_default_context())
-    async with server, Client(target, agent="tests") as client:
-        fenced = client.fenced(lambda: True)
-
-        async def asked(of: Client) -> Any:
-            return await of.get(f"{PATH}/one", Item)
-
-        async with anyio.create_task_group() as group:
-            for i in range(100):
-                group.start_soon(asked, (client, fenced)[i % 2])
-            await until(lambda: under_way >= 32, "32 requests under way")
-            let_go.set()
+    async with served(serve) as client, anyio.create_task_group() as group:
+        clients = client, client.fenced(lambda: True)
+        for i in range(100):
+            group.start_soon(clients[i % 2].get, f"{PATH}/one", Item)
+        await until(lambda: under_way >= 32, "32 requests under way")
+        let_go.set()
     assert (most, answered) == (32, 100)
