@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import gc
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import uvicorn
 from preflight_kube.admission.fast_path import AtOnce, HttpAnswer
 
+pytestmark = pytest.mark.anyio
 HEAD = b"POST /%s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 
 
@@ -77,56 +78,42 @@ async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     return head, await reader.readexactly(length)
 
 
-def run(story: Callable[[Echo], Any]) -> None:
-    async def timed() -> None:
-        async with asyncio.timeout(30):
-            await story(Echo())
+async def test_a_whole_request_is_answered_at_once_and_its_connection_stays() -> None:
+    app = Echo()
+    async with served(app) as (reader, writer):
+        for body in (b"one", b"two"):
+            writer.write(HEAD % (b"x", len(body)) + body)
+            head, got = await answer(reader)
+            assert (head.split(b"\r\n")[0], got) == (b"http/1.1 200 ok", body)
+        writer.write(HEAD % (b"x", 5) + b"th")
+        await writer.drain()
+        writer.write(b"ree")
+        assert (await answer(reader))[1] == b"three"
+    assert app.ways == ["at once"] * 3
 
-    asyncio.run(timed())
 
-
-def test_a_whole_request_is_answered_at_once_and_its_connection_stays() -> None:
-    async def story(app: Echo) -> None:
+async def test_a_connection_that_ended_is_freed_without_the_garbage_collector() -> None:
+    app = Echo()
+    gc.disable()
+    try:
         async with served(app) as (reader, writer):
-            for body in (b"one", b"two"):
-                writer.write(HEAD % (b"x", len(body)) + body)
-                head, got = await answer(reader)
-                assert (head.split(b"\r\n")[0], got) == (b"http/1.1 200 ok", body)
-            writer.write(HEAD % (b"x", 5) + b"th")
-            await writer.drain()
-            writer.write(b"ree")
-            assert (await answer(reader))[1] == b"three"
-        assert app.ways == ["at once"] * 3
-
-    run(story)
+            writer.write(HEAD % (b"x", 3) + b"one")
+            await answer(reader)
+            assert len(app.protocols) == 1
+            writer.close()
+            while app.protocols:
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
 
 
-def test_a_connection_that_ended_is_freed_without_the_garbage_collector() -> None:
-    async def story(app: Echo) -> None:
-        gc.disable()
-        try:
-            async with served(app) as (reader, writer):
-                writer.write(HEAD % (b"x", 3) + b"one")
-                await answer(reader)
-                assert len(app.protocols) == 1
-                writer.close()
-                while app.protocols:
-                    await asyncio.sleep(0.01)
-        finally:
-            gc.enable()
-
-    run(story)
-
-
-def test_the_last_answer_of_a_connection_closes_it() -> None:
-    async def story(app: Echo) -> None:
-        async with served(app) as (reader, writer):
-            writer.write(HEAD % (b"last", 3) + b"end")
-            head, body = await answer(reader)
-            assert (b"connection: close" in head, body) == (True, b"end")
-            assert await reader.read() == b""
-
-    run(story)
+async def test_the_last_answer_of_a_connection_closes_it() -> None:
+    app = Echo()
+    async with served(app) as (reader, writer):
+        writer.write(HEAD % (b"last", 3) + b"end")
+        head, body = await answer(reader)
+        assert (b"connection: close" in head, body) == (True, b"end")
+        assert await reader.read() == b""
 
 
 @pytest.mark.parametrize(
@@ -140,69 +127,60 @@ def test_the_last_answer_of_a_connection_closes_it() -> None:
     ],
     ids=["of unknown length", "large"],
 )
-def test_a_body_that_could_be_too_large_to_wait_for_goes_the_way_of_asgi(
+async def test_a_body_that_could_be_too_large_to_wait_for_goes_the_way_of_asgi(
     sent: bytes, body: bytes
 ) -> None:
-    async def story(app: Echo) -> None:
-        async with served(app) as (reader, writer):
-            writer.write(sent)
-            assert (await answer(reader))[1] == body
-        assert app.ways == ["asgi"]
-
-    run(story)
+    app = Echo()
+    async with served(app) as (reader, writer):
+        writer.write(sent)
+        assert (await answer(reader))[1] == body
+    assert app.ways == ["asgi"]
 
 
-def test_a_client_that_waits_to_be_asked_for_its_body_is_asked() -> None:
-    async def story(app: Echo) -> None:
-        async with served(app) as (reader, writer):
-            writer.write(
-                b"POST /x HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
-            )
-            assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"ok")
-            assert (await answer(reader))[1] == b"ok"
-
-    run(story)
+async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked() -> None:
+    app = Echo()
+    async with served(app) as (reader, writer):
+        writer.write(
+            b"POST /x HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+        )
+        assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"ok")
+        assert (await answer(reader))[1] == b"ok"
 
 
-def test_requests_sent_together_are_answered_in_their_order() -> None:
-    async def story(app: Echo) -> None:
-        async with served(app) as (reader, writer):
-            writer.write(
-                HEAD % (b"wait", 1) + b"1" + HEAD % (b"x", 1) + b"2" + HEAD % (b"x", 1) + b"3"
-            )
-            while "asgi" not in app.ways:
+async def test_requests_sent_together_are_answered_in_their_order() -> None:
+    app = Echo()
+    async with served(app) as (reader, writer):
+        writer.write(HEAD % (b"wait", 1) + b"1" + HEAD % (b"x", 1) + b"2" + HEAD % (b"x", 1) + b"3")
+        while "asgi" not in app.ways:
+            await asyncio.sleep(0)
+        app.gate.set()
+        assert [(await answer(reader))[1] for _ in range(3)] == [b"1", b"2", b"3"]
+
+
+async def test_an_idle_connection_has_its_time_from_its_last_answer_and_leaves_no_timer() -> None:
+    app = Echo()
+
+    async def asked(*parts: bytes) -> Any:
+        for part in parts:
+            writer.write(part)
+            while not (protocol.open or part is parts[-1]):
                 await asyncio.sleep(0)
-            app.gate.set()
-            assert [(await answer(reader))[1] for _ in range(3)] == [b"1", b"2", b"3"]
+            if protocol.open:
+                assert protocol.timeout_keep_alive_task is None, "it is not idle"
+        await answer(reader)
+        return protocol.timeout_keep_alive_task
 
-    run(story)
-
-
-def test_an_idle_connection_has_its_time_from_its_last_answer_and_leaves_no_timer() -> None:
-    async def story(app: Echo) -> None:
-        async def asked(*parts: bytes) -> Any:
-            for part in parts:
-                writer.write(part)
-                while not (protocol.open or part is parts[-1]):
-                    await asyncio.sleep(0)
-                if protocol.open:
-                    assert protocol.timeout_keep_alive_task is None, "it is not idle"
-            await answer(reader)
-            return protocol.timeout_keep_alive_task
-
-        whole = HEAD % (b"x", 2) + b"hi"
-        async with served(app) as (reader, writer):
-            while not app.protocols:
-                await asyncio.sleep(0)
-            [protocol] = app.protocols
-            first, second = await asked(whole), await asked(whole)
-            assert first.cancelled()
-            assert second.when() > first.when()
-            last = await asked(whole[:20], whole[20:])
-            assert second.cancelled()
-            writer.transport.abort()
-            while not last.cancelled():
-                await asyncio.sleep(0.01)
-
-    run(story)
+    whole = HEAD % (b"x", 2) + b"hi"
+    async with served(app) as (reader, writer):
+        while not app.protocols:
+            await asyncio.sleep(0)
+        [protocol] = app.protocols
+        first, second = await asked(whole), await asked(whole)
+        assert first.cancelled()
+        assert second.when() > first.when()
+        last = await asked(whole[:20], whole[20:])
+        assert second.cancelled()
+        writer.transport.abort()
+        while not last.cancelled():
+            await asyncio.sleep(0.01)

@@ -42,9 +42,7 @@ def configuration(one: Configuration, *entries: str) -> Object:
                 "name": name,
                 "clientConfig": {"service": {"name": "hook", "namespace": "nobody"}},
                 "sideEffects": "None",
-                "failurePolicy": "Ignore",
                 "admissionReviewVersions": ["v1"],
-                "rules": [],
             }
             for name in entries
         ],
@@ -77,6 +75,16 @@ class World:
     async def install(self, *entries: str) -> None:
         for one in self.target.configurations:
             await self.client.create(one.path.rpartition("/")[0], configuration(one, *entries))
+
+    async def keep(self, now: datetime = NOW, **more: Any) -> Material:
+        return await keep(self.client, self.target, now=now, **more)
+
+    async def published(self, *entries: str) -> Material:
+        """What is stored and trusted after the first run, with these entries in both."""
+        await self.install(*entries)
+        stored = await self.keep()
+        await publish(self.client, self.target, stored)
+        return stored
 
     async def bundles(self) -> list[bytes]:
         """The bundle of each entry of both."""
@@ -117,9 +125,7 @@ async def world(api: ApiFixture, client: Client) -> AsyncIterator[World]:
 async def test_the_first_run_makes_a_secret_and_both_kinds_of_configuration_trust_it(
     world: World,
 ) -> None:
-    await world.install("a.example.com", "b.example.com")
-    stored = await keep(world.client, world.target, now=NOW)
-    await publish(world.client, world.target, stored)
+    stored = await world.published("a.example.com", "b.example.com")
     secret = await world.secret()
     assert secret["type"] == "kubernetes.io/tls"
     assert secret["metadata"]["labels"] == {certs.MANAGED_BY: "hook-certs"}
@@ -132,13 +138,12 @@ async def test_the_first_run_makes_a_secret_and_both_kinds_of_configuration_trus
 
 
 async def test_a_second_run_writes_nothing(world: World) -> None:
-    await world.install("a.example.com")
-    await publish(world.client, world.target, await keep(world.client, world.target, now=NOW))
+    await world.published("a.example.com")
     before = world.client.requests.count.copy()
     await publish(
         world.client,
         world.target,
-        await keep(world.client, world.target, now=NOW + timedelta(days=30)),
+        await world.keep(NOW + timedelta(days=30)),
     )
     assert set(world.client.requests.count - before) == {"get"}
 
@@ -147,7 +152,7 @@ async def test_a_key_of_the_applications_is_made_once_and_outlives_every_certifi
     world: World,
 ) -> None:
     await world.install("a.example.com")
-    await keep(world.client, world.target, now=NOW)
+    await world.keep()
     target = replace(world.target, keys=("mark.key",))
     first = await keep(world.client, target, now=NOW)  # a version that knows of keys takes over
     key = (await world.secret())["data"]["mark.key"]
@@ -162,9 +167,7 @@ async def test_a_key_of_the_applications_is_made_once_and_outlives_every_certifi
 async def test_a_renewal_publishes_the_new_authority_before_it_stores_its_certificate(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await world.install("a.example.com")
-    old = await keep(world.client, world.target, now=NOW)
-    await publish(world.client, world.target, old)
+    old = await world.published("a.example.com")
     seen: list[tuple[list[bytes], bytes]] = []
 
     async def sleep(seconds: float) -> None:
@@ -173,7 +176,7 @@ async def test_a_renewal_publishes_the_new_authority_before_it_stores_its_certif
         assert seconds == 5
 
     monkeypatch.setattr(anyio, "sleep", sleep)
-    new = await keep(world.client, world.target, now=NOW + timedelta(days=61), settle_seconds=5)
+    new = await world.keep(NOW + timedelta(days=61), settle_seconds=5)
     [(bundles, served)] = seen
     assert served == old.certificate
     assert new.certificate != old.certificate
@@ -195,13 +198,13 @@ async def test_a_secret_of_somebody_else_is_left_alone(world: World) -> None:
     with pytest.raises(
         KubeError, match=r"exists but is not labelled app\.kubernetes\.io/managed-by=hook-certs"
     ):
-        await keep(world.client, world.target, now=NOW)
+        await world.keep()
     assert (await world.secret())["data"] == {"a": "Yg=="}
 
 
 async def test_a_configuration_that_is_missing_is_named_with_its_option(world: World) -> None:
     mutating, validating = world.target.configurations
-    stored = await keep(world.client, world.target, now=NOW)
+    stored = await world.keep()
     with pytest.raises(
         NotFound,
         match=f"MutatingWebhookConfiguration {mutating.name} does not exist.* by --mutating",
@@ -217,7 +220,7 @@ async def test_a_configuration_that_is_missing_is_named_with_its_option(world: W
 
 
 async def test_a_configuration_that_comes_later_is_waited_for(world: World) -> None:
-    stored = await keep(world.client, world.target, now=NOW)
+    stored = await world.keep()
     async with anyio.create_task_group() as group:
 
         async def later() -> None:
@@ -231,7 +234,7 @@ async def test_a_configuration_that_comes_later_is_waited_for(world: World) -> N
 
 async def test_a_write_that_another_was_quicker_with_is_tried_again(world: World) -> None:
     await world.install("a.example.com")
-    stored = await keep(world.client, world.target, now=NOW)
+    stored = await world.keep()
     get, touched = world.client.get_or_none, []
 
     async def get_or_none(path: str, type_: type[Any], **more: Any) -> Any:
@@ -250,14 +253,12 @@ async def test_a_write_that_another_was_quicker_with_is_tried_again(world: World
 async def test_an_entry_that_comes_later_gets_the_bundle_and_the_certificate_stays(
     world: World,
 ) -> None:
-    await world.install("a.example.com")
-    stored = await keep(world.client, world.target, now=NOW)
-    await publish(world.client, world.target, stored)
+    stored = await world.published("a.example.com")
     for one in world.target.configurations:
         there: Object = await world.client.get(one.path, dict)
         there["webhooks"] += configuration(one, "b.example.com")["webhooks"]
         await world.client.replace(one.path, there)
-    assert await keep(world.client, world.target, now=NOW) == stored
+    assert await world.keep() == stored
     await publish(world.client, world.target, stored)
     assert await world.bundles() == [stored.authorities] * 4
 
@@ -267,7 +268,7 @@ async def test_runs_at_the_same_time_agree_on_one_certificate(world: World) -> N
     made: list[Material] = []
 
     async def run() -> None:
-        stored = await keep(world.client, world.target, now=NOW)
+        stored = await world.keep()
         await publish(world.client, world.target, stored)
         made.append(stored)
 
@@ -284,15 +285,13 @@ async def test_a_run_that_dies_before_it_stores_leaves_what_is_served_trusted(
     async def dies(*_: object) -> None:
         raise KubeError("the process ended")
 
-    await world.install("a.example.com")
-    first = await keep(world.client, world.target, now=NOW)
-    await publish(world.client, world.target, first)
+    first = await world.published("a.example.com")
     with monkeypatch.context() as patched:
         patched.setattr(certs, "_write", dies)
         with pytest.raises(KubeError):
-            await keep(world.client, world.target, now=NOW + timedelta(days=61))
+            await world.keep(NOW + timedelta(days=61))
     assert all(first.authorities in bundle for bundle in await world.bundles())
-    assert await keep(world.client, world.target, now=NOW) == first
+    assert await world.keep() == first
     await publish(world.client, world.target, first)
     assert await world.bundles() == [first.authorities] * 2
 
@@ -313,9 +312,9 @@ def test_the_owner_is_read_from_the_pod_s_own_token_and_only_for_its_namespace()
 
 async def test_the_owner_is_set_and_set_anew_when_it_is_another(world: World) -> None:
     owner = {"apiVersion": "v1", "kind": "ServiceAccount", "name": "one", "uid": "1"}
-    stored = await keep(world.client, world.target, now=NOW, owner=owner)
+    stored = await world.keep(NOW, owner=owner)
     assert [one["uid"] for one in (await world.secret())["metadata"]["ownerReferences"]] == ["1"]
-    again = await keep(world.client, world.target, now=NOW, owner={**owner, "uid": "2"})
+    again = await world.keep(NOW, owner={**owner, "uid": "2"})
     assert again == stored
     assert [one["uid"] for one in (await world.secret())["metadata"]["ownerReferences"]] == ["2"]
 
@@ -336,15 +335,8 @@ def test_the_command_does_it_for_the_named_configurations(
 ) -> None:
     monkeypatch.setattr(logs, "set_up", lambda *_: None)  # pytest's own logging stays
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
-    arguments = [
-        "certs",
-        "--namespace",
-        api.namespace,
-        "--mutating",
-        f"m-{api.namespace}",
-        "--settle-seconds",
-        "0",
-    ]
+    name = f"m-{api.namespace}"
+    arguments = ["certs", "--namespace", api.namespace, "--mutating", name, "--settle-seconds=0"]
     with pytest.raises(SystemExit) as raised:
         commands.main(make, arguments)
     assert raised.value.code == commands.FAILED

@@ -110,21 +110,13 @@ def made(server: ApiServer, spec: dict[str, Any]) -> Any:
             return str(json.loads(error.read())["message"])
 
 
+TEMPLATE = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
+TWO = [{"name": "a", "many": 9, "weightKg": 0.5}, {"name": "b", "weightKg": None}]
 GOOD: list[dict[str, Any]] = [
     {},
-    {
-        "size": "large",
-        "items": [{"name": "a", "many": 9, "weightKg": 0.5}, {"name": "b", "weightKg": None}],
-    },
+    {"size": "large", "items": TWO},
     {"replicas": -(2**31), "volume": 2**62},
-    {
-        "template": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "a"},
-            "spec": {"any": [1, None]},
-        }
-    },
+    {"template": {**TEMPLATE, "spec": {"any": [1, None]}}},
     {"anything": {"x": [1]}},
 ]
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -164,28 +156,18 @@ def test_a_status_is_a_subresource_whose_conditions_are_bounded(server: ApiServe
     body = {"apiVersion": f"{GROUP}/v1", "kind": "Box", "metadata": {"name": "box"}, "spec": {}}
     box = server.call("POST", PATH, {**body, "status": {"conditions": [{"type": "forged"}]}})
     assert "status" not in box
-    condition = {
-        "type": "Full",
-        "status": "True",
-        "reason": "",
-        "message": "",
-        "lastTransitionTime": "yesterday",
-    }
+    condition: dict[str, Any] = {"type": "Full", "status": "True", "reason": "", "message": ""}
+    bad = {**condition, "lastTransitionTime": "yesterday"}
+    good = {**condition, "reason": "ItIs", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    good["observedGeneration"] = 1
     with pytest.raises(urllib.error.HTTPError) as caught:
-        server.call("PUT", f"{PATH}/box/status", {**box, "status": {"conditions": [condition]}})
+        server.call("PUT", f"{PATH}/box/status", {**box, "status": {"conditions": [bad]}})
     with caught.value as error:
         said = error.read().decode()
     assert "status.conditions[0].reason" in said
     assert "lastTransitionTime" in said
-    good = {
-        **condition,
-        "reason": "ItIs",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-        "observedGeneration": 1,
-    }
-    assert server.call("PUT", f"{PATH}/box/status", {**box, "status": {"conditions": [good]}})[
-        "status"
-    ] == {"conditions": [good]}
+    written = server.call("PUT", f"{PATH}/box/status", {**box, "status": {"conditions": [good]}})
+    assert written["status"] == {"conditions": [good]}
 
 
 def test_names_columns_and_places_are_as_given() -> None:

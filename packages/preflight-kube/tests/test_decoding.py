@@ -51,17 +51,8 @@ def deep(levels: int) -> str:
 
 
 def pod(name: str, **more: Any) -> str:
-    return json.dumps(
-        {
-            "metadata": {
-                "name": name,
-                "namespace": "n",
-                "uid": f"uid-{name}",
-                "resourceVersion": "7",
-            },
-            **more,
-        }
-    )
+    about = {"name": name, "namespace": "n", "uid": f"uid-{name}", "resourceVersion": "7"}
+    return json.dumps({"metadata": about, **more})
 
 
 def nested(name: str, levels: int = 1500, *, last: bool = False) -> str:

@@ -15,14 +15,11 @@ from preflight_testing.plugin import ABSENT, ApiFixture
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_kind_is_found_by_group_and_plural_name(client: Client, api: ApiFixture) -> None:
-    assert (
-        await served(client, "coordination.k8s.io", "leases")
-        == "/apis/coordination.k8s.io/v1/leases"
-    )
-
-
-async def test_what_is_not_served_is_none(client: Client, api: ApiFixture) -> None:
+async def test_a_kind_is_found_by_group_and_plural_name_and_none_where_it_is_not_served(
+    client: Client, api: ApiFixture
+) -> None:
+    leases = "/apis/coordination.k8s.io/v1/leases"
+    assert await served(client, "coordination.k8s.io", "leases") == leases
     assert await served(client, ABSENT.split("/")[0], "things") is None
     assert await served(client, "coordination.k8s.io", "things") is None
 

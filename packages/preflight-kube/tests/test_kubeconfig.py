@@ -32,62 +32,36 @@ def document(
 
 
 def test_the_first_file_that_names_something_decides_and_files_add_up() -> None:
-    first, second = (
-        document("a", user={"token": "first"}),
-        document("a", current="b", user={"token": "second"}),
-    )
-    third = document("b", current="a")
-    third["clusters"][0]["cluster"]["certificate-authority"] = "ca.crt"
+    first = document("a", user={"token": "first"})
+    second = document("a", current="b", user={"token": "second"})
+    trusts: Any = {"certificate-authority": "ca.crt"}
+    third = document("b", current="a", **trusts)
     found = chosen([(Path("/1/c"), first), (Path("/2/c"), second), (Path("/3/c"), third)])
     assert (found.cluster["server"], found.user["token"]) == ("https://b", "b")
-    assert (
-        found.cluster["certificate-authority"] == "/3/ca.crt"
-    )  # relative to the file that it stands in
-    again = chosen(
-        [(Path("/1/c"), first), (Path("/4/c"), document("a", current="a", user={"token": "late"}))]
-    )
+    assert found.cluster["certificate-authority"] == "/3/ca.crt", "beside the file that names it"
+    late = document("a", current="a", user={"token": "late"})
+    again = chosen([(Path("/e"), None), (Path("/1/c"), first), (Path("/4/c"), late)])
     assert again.user["token"] == "first"
 
 
-def test_an_empty_file_does_no_harm() -> None:
-    assert (
-        chosen([(Path("/e"), None), (Path("/c"), document("a", current="a"))]).cluster["server"]
-        == "https://a"
-    )
+WHOLE = document("a", current="a")
+WRONG: list[tuple[Any, str]] = [
+    ([], "is not a kubeconfig"),
+    ({}, "no current-context is set"),
+    ({"clusters": {}, "contexts": 5}, "contexts must be a list"),
+    ({"users": [{"user": {}}]}, "an entry of users is not a name with a user"),
+    (document("a", current="c"), 'current-context names "c", which is not among its contexts (a)'),
+    ({**WHOLE, "clusters": []}, 'context a names "a", which is not among its clusters (none)'),
+    ({**WHOLE, "users": document("b")["users"]}, "is not among its users (b)"),
+    (document("a", current="a", server=""), "cluster a has no server"),
+    *(
+        (document("a", current="a", server=server), f'cluster a has the server "{server}", wh')
+        for server in ("10.0.0.1:6443", "ftp://a", "https://a:99999", "https://[", "https://a..b")
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ([], "is not a kubeconfig"),
-        ({}, "no current-context is set"),
-        ({"clusters": {}, "contexts": 5}, "contexts must be a list"),
-        ({"users": [{"user": {}}]}, "an entry of users is not a name with a user"),
-        (
-            document("a", current="c"),
-            'current-context names "c", which is not among its contexts (a)',
-        ),
-        (
-            {**document("a", current="a"), "clusters": []},
-            'context a names "a", which is not among its clusters (none)',
-        ),
-        (
-            {**document("a", current="a"), "users": document("b")["users"]},
-            'context a names "a", which is not among its users (b)',
-        ),
-        (document("a", current="a", server=""), "cluster a has no server"),
-        *(
-            (document("a", current="a", server=server), f'cluster a has the server "{server}", wh')
-            for server in (
-                "10.0.0.1:6443",
-                "ftp://a",
-                "https://a:99999",
-                "https://[",
-                "https://a..b",
-            )
-        ),
-    ],
-)
+@pytest.mark.parametrize(("given", "says"), WRONG, ids=[says for _, says in WRONG])
 def test_what_is_wrong_is_one_sentence(given: Any, says: str) -> None:
     with pytest.raises(KubeconfigError, match=r".") as caught:
         chosen([(Path("/c"), given)])

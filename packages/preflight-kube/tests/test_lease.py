@@ -52,6 +52,11 @@ class Candidate:
                 body=self.body,
             )
 
+    async def begins(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Start it, and wait until it leads."""
+        tasks.start_soon(self.run)
+        await until(lambda: self.leads, f"{self.identity} leads")
+
     async def body(self, leadership: Leadership) -> None:
         self.led.append(leadership)
         self.leads = True
@@ -73,12 +78,9 @@ async def spec_of(client: Client, api: ApiFixture) -> dict[str, Any]:
 async def test_a_leader_that_is_cancelled_hands_over_at_once(
     client: Client, api: ApiFixture
 ) -> None:
-    one, two = (
-        Candidate(client, api, "one", duration=900),
-        Candidate(client, api, "two", duration=900),
-    )
-    async with going(one.run) as tasks:
-        await until(lambda: one.leads, "the first leads")
+    one, two = (Candidate(client, api, name, duration=900) for name in ("one", "two"))
+    async with going() as tasks:
+        await one.begins(tasks)
         tasks.start_soon(two.run)
         await anyio.sleep(2 * RETRY)
         one.scope.cancel()
@@ -115,11 +117,10 @@ async def test_a_leader_that_cannot_renew_is_cancelled_before_its_time_is_over(
     async with (
         proxied(target) as (proxy, through),
         Client(through, agent="tests") as cut_off,
-        anyio.create_task_group() as tasks,
+        going() as tasks,
     ):
         one, two = Candidate(cut_off, api, "one"), Candidate(client, api, "two")
-        tasks.start_soon(one.run)
-        await until(lambda: one.leads, "the first leads")
+        await one.begins(tasks)
         tasks.start_soon(two.run)
         proxy.cut(refuse=True)
         await until(lambda: not one.leads, "the body is cancelled")
@@ -131,7 +132,6 @@ async def test_a_leader_that_cannot_renew_is_cancelled_before_its_time_is_over(
         await until(lambda: one.leads, "the first leads again")
         assert [leadership.epoch for leadership in one.led + two.led] == [1, 3, 2]
         assert [leadership.valid() for leadership in one.led] == [False, True]
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("how", ["taken", "deleted"])
@@ -139,8 +139,8 @@ async def test_a_leader_whose_lease_is_lost_is_cancelled(
     client: Client, api: ApiFixture, how: str
 ) -> None:
     one = Candidate(client, api, "one", duration=15)
-    async with going(one.run):
-        await until(lambda: one.leads, "it leads")
+    async with going() as tasks:
+        await one.begins(tasks)
         if how == "taken":
             other = {"holderIdentity": "another", "leaseTransitions": 7}
             await client.merge_patch(lease_path(api), {"spec": other})
@@ -156,11 +156,10 @@ async def test_a_lease_deleted_under_its_leader_lets_nobody_in_before_the_leader
     async with (
         proxied(target) as (proxy, through),
         Client(through, agent="tests") as cut_off,
-        anyio.create_task_group() as tasks,
+        going() as tasks,
     ):
         one, two = Candidate(cut_off, api, "one"), Candidate(client, api, "two")
-        tasks.start_soon(one.run)
-        await until(lambda: one.leads, "the first leads")
+        await one.begins(tasks)
         tasks.start_soon(two.run)
         await anyio.sleep(2 * RETRY)  # the second has seen who leads
         proxy.cut(refuse=True)
@@ -168,15 +167,14 @@ async def test_a_lease_deleted_under_its_leader_lets_nobody_in_before_the_leader
         await until(lambda: two.leads, "the second leads")
         assert not one.led[0].valid()
         assert two.led[0].epoch > one.led[0].epoch
-        tasks.cancel_scope.cancel()
 
 
 async def test_a_leader_survives_an_edit_of_its_lease_and_nobody_else_leads_while_it_renews(
     client: Client, api: ApiFixture
 ) -> None:
     one, two = Candidate(client, api, "one"), Candidate(client, api, "two")
-    async with going(one.run) as tasks:
-        await until(lambda: one.leads, "it leads")
+    async with going() as tasks:
+        await one.begins(tasks)
         tasks.start_soon(two.run)
         await client.merge_patch(lease_path(api), {"metadata": {"labels": {"by": "hand"}}})
         before = (await spec_of(client, api))["renewTime"]
@@ -194,20 +192,14 @@ async def test_the_clock_of_another_machine_does_not_matter(
 ) -> None:
     """A holder whose clock is years behind looks long expired to whoever compares clocks."""
     old = "2001-01-01T00:00:00.000000Z"
-    spec = {
-        "holderIdentity": "another",
-        "leaseDurationSeconds": 2,
-        "renewTime": old,
-        "acquireTime": old,
-    }
+    spec = {"holderIdentity": "another", "leaseDurationSeconds": 2, "renewTime": old}
     await client.create(
         lease_path(api).rpartition("/")[0], {"metadata": {"name": "leader"}, "spec": spec}
     )
     one = Candidate(client, api, "one")
     async with going() as tasks:
         started = time.monotonic()
-        tasks.start_soon(one.run)
-        await until(lambda: one.leads, "it leads")
+        await one.begins(tasks)
         assert time.monotonic() - started >= 2
 
 
@@ -242,14 +234,8 @@ async def process(
 ) -> AsyncIterator[tuple[anyio.abc.Process, list[str]]]:
     """A candidate as a process of its own, and what it has said so far, by lines."""
     script = Path(__file__).with_name("candidate.py")
-    command = [
-        sys.executable,
-        str(script),
-        str(api.kubeconfig),
-        api.namespace,
-        identity,
-        str(duration),
-    ]
+    about = str(api.kubeconfig), api.namespace, identity, str(duration)
+    command = [sys.executable, str(script), *about]
     said: list[str] = []
 
     async def listen(stream: anyio.abc.ByteReceiveStream) -> None:
@@ -260,7 +246,7 @@ async def process(
 
     async with (
         await anyio.open_process(command, stderr=None) as started,
-        anyio.create_task_group() as tasks,
+        going() as tasks,
     ):
         assert started.stdout is not None
         tasks.start_soon(listen, started.stdout)

@@ -73,15 +73,12 @@ def test_what_is_below_the_level_is_not_written_and_its_fields_are_not_looked_at
     assert written.lines() == []
 
 
-def test_a_message_with_percent_signs_is_written_as_it_is(written: Written) -> None:
-    log.info("100 %s of %(all)s")
-    assert written.line()["msg"] == "100 %s of %(all)s"
-
-
-def test_what_json_does_not_have_is_written_as_its_text(written: Written) -> None:
-    log.info("something", error=ValueError("bad"), where=complex(1, 2))
+def test_a_message_is_written_as_it_is_and_a_field_that_json_does_not_have_as_its_text(
+    written: Written,
+) -> None:
+    log.info("100 %s of %(all)s", error=ValueError("bad"), where=complex(1, 2))
     line = written.line()
-    assert (line["error"], line["where"]) == ("bad", "(1+2j)")
+    assert (line["msg"], line["error"], line["where"]) == ("100 %s of %(all)s", "bad", "(1+2j)")
 
 
 def test_an_exception_is_one_line_with_its_kind_and_its_innermost_frames(written: Written) -> None:
@@ -97,12 +94,8 @@ def test_an_exception_is_one_line_with_its_kind_and_its_innermost_frames(written
 def test_lines_of_libraries_and_extra_fields_go_the_same_way(written: Written) -> None:
     logging.getLogger("some.library").warning("its %s", "words", extra={"about": {"field": 1}})
     line = written.line()
-    assert (line["msg"], line["level"], line["component"], line["field"]) == (
-        "its words",
-        "warning",
-        "tests",
-        1,
-    )
+    assert (line["msg"], line["level"]) == ("its words", "warning")
+    assert (line["component"], line["field"]) == ("tests", 1)
 
 
 def test_a_fault_is_one_critical_line(written: Written) -> None:
@@ -130,14 +123,8 @@ def test_a_line_of_a_part_and_its_own_fields_is_as_any_other(written: Written) -
     common = logs.part("info", "reviewed", {"result": "injected"})
     logs.line_of(common, {"pod": "p"})
     line = written.line()
-    assert line.pop("time")
-    assert line == {
-        "level": "info",
-        "msg": "reviewed",
-        "component": line["component"],
-        "result": "injected",
-        "pod": "p",
-    }
+    assert list(line) == ["time", "level", "msg", "component", "result", "pod"]
+    assert [line[key] for key in ("msg", "result", "pod")] == ["reviewed", "injected", "p"]
 
 
 def test_lines_that_may_wait_do_not_wait_for_ever_nor_where_there_is_no_event_loop(

@@ -97,19 +97,20 @@ def by_way_of(through: Connection, api: ApiFixture, folder: Path) -> Path:
 
 
 @pytest.fixture
-async def marked(api: ApiFixture, client: Client) -> Callable[[], Any]:
-    """How often anybody has led in the test's namespace."""
+async def led(api: ApiFixture, client: Client) -> Callable[[int], Any]:
+    """Waits until somebody has led so often in the test's namespace."""
     await client.create(api.path("configmaps"), config_map("marks"))
 
-    async def led() -> int:
-        marks: dict[str, Any] = await client.get(api.path("configmaps", "marks"), dict)
-        return int(marks.get("data", {}).get("led", "0"))
+    async def often(times: int) -> None:
+        marks: dict[str, Any] = {}
+        while int(marks.get("data", {}).get("led", "0")) < times:
+            marks = await client.get(api.path("configmaps", "marks"), dict)
 
-    return led
+    return often
 
 
 async def test_a_replica_is_ready_leads_and_ends_with_0_at_sigterm_and_the_next_one_leads(
-    api: ApiFixture, tmp_path: Path, marked: Callable[[], Any]
+    api: ApiFixture, tmp_path: Path, led: Callable[[int], Any]
 ) -> None:
     async with (
         managed(api.kubeconfig, tmp_path, api.namespace, "lease", name="one") as one,
@@ -119,8 +120,7 @@ async def test_a_replica_is_ready_leads_and_ends_with_0_at_sigterm_and_the_next_
         await two.ready()
         await until(lambda: one.said("leading") or two.said("leading"), "one of them leads")
         leader, other = (one, two) if one.said("leading") else (two, one)
-        while not await marked():
-            await asyncio.sleep(0.02)
+        await led(1)
         assert not other.said("leading")
         assert (await leader.get("/healthz")).status_code == 200
         assert "tests_admission_reviews" in (await leader.get("/metrics")).text
@@ -130,13 +130,12 @@ async def test_a_replica_is_ready_leads_and_ends_with_0_at_sigterm_and_the_next_
         assert {line["component"] for line in leader.said("stopped")} == {"managed"}
         assert leader.stderr == ""
         await until(lambda: other.said("leading"), "the other one leads")
-        while await marked() < 2:
-            await asyncio.sleep(0.02)
+        await led(2)
         assert await other.ends(signal.SIGINT) == DONE
 
 
 async def test_a_replica_is_not_ready_before_it_can_read_and_leads_again_after_it_lost_its_lease(
-    target: Connection, api: ApiFixture, tmp_path: Path, marked: Callable[[], Any]
+    target: Connection, api: ApiFixture, tmp_path: Path, led: Callable[[int], Any]
 ) -> None:
     async with proxied(target) as (proxy, through):
         proxy.cut(refuse=True)
@@ -150,19 +149,17 @@ async def test_a_replica_is_not_ready_before_it_can_read_and_leads_again_after_i
             assert not one.said("leading")
             proxy.restore()
             await one.ready()
-            while not await marked():
-                await asyncio.sleep(0.02)
+            await led(1)
             proxy.cut(refuse=True)
             await until(lambda: one.said("no longer leading"), "it stops acting")
             proxy.restore()
             await until(lambda: len(one.said("leading")) == 2, "it leads again")
-            while await marked() < 2:
-                await asyncio.sleep(0.02)
+            await led(2)
             assert await one.ends(signal.SIGTERM) == DONE
 
 
 async def test_a_part_that_raises_ends_the_process_with_one_line_that_says_why(
-    api: ApiFixture, client: Client, tmp_path: Path, marked: Callable[[], Any]
+    api: ApiFixture, client: Client, tmp_path: Path, led: Callable[[int], Any]
 ) -> None:
     async with managed(api.kubeconfig, tmp_path, api.namespace, "lease") as one:
         await one.ready()

@@ -51,6 +51,11 @@ def by_kubeconfig(folder: Path, double: ApiDouble, **more: str) -> Connection:
     return connection({"KUBECONFIG": str(folder / "kubeconfig")})
 
 
+async def reads(target: Connection) -> None:
+    async with Client(target, agent="tests", attempts=1) as client:
+        await client.get("/api/v1/namespaces/default", Item)
+
+
 @pytest.mark.parametrize("reach", [as_service_account, by_kubeconfig])
 async def test_after_the_authority_was_replaced_reads_and_watches_go_on(
     reach: Callable[[Path, ApiDouble], Connection],
@@ -105,8 +110,7 @@ async def test_an_intermediate_authority_is_enough_to_trust_the_server(tmp_path:
     intermediate.cert_pem.write_to_path(tmp_path / "ca.crt")
     with ApiDouble(tls=serving(intermediate)) as double:
         for reach in (as_service_account, by_kubeconfig):
-            async with Client(reach(tmp_path, double), agent="tests", attempts=1) as client:
-                await client.get("/api/v1/namespaces/default", Item)
+            await reads(reach(tmp_path, double))
 
 
 def without_identifiers(folder: Path) -> ssl.SSLContext:
@@ -159,8 +163,7 @@ async def test_an_authority_without_key_identifiers_is_trusted_where_python_is_s
     with ApiDouble(tls=without_identifiers(tmp_path)) as double:
         monkeypatch.setattr(ssl, "create_default_context", strict)
         for reach in (as_service_account, by_kubeconfig):
-            async with Client(reach(tmp_path, double), agent="tests", attempts=1) as client:
-                await client.get("/api/v1/namespaces/default", Item)
+            await reads(reach(tmp_path, double))
 
 
 async def test_a_server_behind_another_address_shows_the_certificate_of_its_tls_server_name(
@@ -169,14 +172,10 @@ async def test_a_server_behind_another_address_shows_the_certificate_of_its_tls_
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.crt")
     with ApiDouble(tls=serving(authority, "api.example.com")) as double:
-        named = {"tls-server-name": "api.example.com"}
-        async with Client(by_kubeconfig(tmp_path, double, **named), agent="tests") as client:
-            await client.get("/api/v1/namespaces/default", Item)
-        named = {"tls-server-name": "other.example.com"}
-        target = by_kubeconfig(tmp_path, double, **named)
-        async with Client(target, agent="tests", attempts=1) as client:
-            with pytest.raises(KubeError, match=r"not valid for 'other\.example\.com'"):
-                await client.get("/api/v1/namespaces/default", Item)
+        await reads(by_kubeconfig(tmp_path, double, **{"tls-server-name": "api.example.com"}))
+        other = by_kubeconfig(tmp_path, double, **{"tls-server-name": "other.example.com"})
+        with pytest.raises(KubeError, match=r"not valid for 'other\.example\.com'"):
+            await reads(other)
 
 
 @contextmanager

@@ -35,6 +35,8 @@ def of(api: str, kind: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": api, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
 
 
+LWS = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
+BOTH = {"leaderTemplate": POD, "workerTemplate": POD}
 RAY = {
     "headGroupSpec": {"template": POD},
     "workerGroupSpecs": [{"groupName": "g", "replicas": 3, "template": POD}, {}],
@@ -76,28 +78,15 @@ RAY = {
                 "spec.submitterPodTemplate": 1,
             },
         ),
-        (
-            of(
-                "leaderworkerset.x-k8s.io/v1",
-                "LeaderWorkerSet",
-                replicas=2,
-                leaderWorkerTemplate={"size": 3, "leaderTemplate": POD, "workerTemplate": POD},
-            ),
-            {
-                "spec.leaderWorkerTemplate.leaderTemplate": 2,
-                "spec.leaderWorkerTemplate.workerTemplate": 4,
-            },
-        ),
-        (
-            of(
-                "leaderworkerset.x-k8s.io/v1",
-                "LeaderWorkerSet",
-                leaderWorkerTemplate={"leaderTemplate": POD, "workerTemplate": POD},
-            ),
-            {
-                "spec.leaderWorkerTemplate.leaderTemplate": 1,
-                "spec.leaderWorkerTemplate.workerTemplate": None,
-            },
+        *(
+            (
+                of(*LWS, replicas=replicas, leaderWorkerTemplate={**BOTH, **size}),
+                {
+                    "spec.leaderWorkerTemplate.leaderTemplate": replicas,
+                    "spec.leaderWorkerTemplate.workerTemplate": workers,
+                },
+            )
+            for replicas, size, workers in ((2, {"size": 3}, 4), (1, {}, None))
         ),
     ],
     ids=lambda it: str(it.get("kind", "")),
@@ -169,11 +158,7 @@ def test_pods_of_a_jobset_have_its_labels_and_those_of_their_job() -> None:
             {labels.KUEUE_PODSET: "worker"},
         ),
         (
-            of(
-                "leaderworkerset.x-k8s.io/v1",
-                "LeaderWorkerSet",
-                leaderWorkerTemplate={"workerTemplate": POD},
-            ),
+            of(*LWS, leaderWorkerTemplate={"workerTemplate": POD}),
             "annotations",
             {labels.KUEUE_PARENT: "leaderworkerset.x-k8s.io/leaderworkerset"},
         ),
