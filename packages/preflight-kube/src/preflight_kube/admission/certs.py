@@ -350,10 +350,10 @@ def _service_account(connected: Connection, namespace: str) -> Object | None:
     try:
         payload = (connected.token or "").split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        said = claims["kubernetes.io"]
-        account = {key: said["serviceaccount"][key] for key in ("name", "uid")}
+        pod = claims["kubernetes.io"]
+        account = {key: pod["serviceaccount"][key] for key in ("name", "uid")}
         owner = {"apiVersion": "v1", "kind": "ServiceAccount", **account}
-        return owner if said["namespace"] == namespace else None
+        return owner if pod["namespace"] == namespace else None
     except (IndexError, KeyError, TypeError, ValueError):
         return None
 
