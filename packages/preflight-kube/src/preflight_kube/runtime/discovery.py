@@ -11,6 +11,7 @@ import msgspec
 
 from preflight_kube.api.kinds import Kind, RESTMapping, root
 from preflight_kube.client.client import Client
+from preflight_kube.errors import NotFound
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -51,8 +52,10 @@ async def served(client: Client, group: str, resource: str) -> str | None:
 
 
 async def _resources(client: Client, where: str) -> list[_Resource]:
-    listed = await client.get_or_none(where, _Resources)
-    return [] if listed is None else listed.resources
+    try:
+        return (await client.get(where, _Resources)).resources
+    except NotFound:
+        return []
 
 
 async def group_versions(client: Client, group: str) -> tuple[str, ...]:
