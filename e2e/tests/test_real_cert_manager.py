@@ -36,6 +36,7 @@ PAGE = (CHARTS.parent / "docs" / "platforms.md").read_text()
 RECIPE = yaml.safe_load((CHARTS / "recipes" / "cert-manager.yaml").read_text())
 NAMESPACE = "preflight"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
+LISTENS = {"controller": "127.0.0.1:0", "cainjector": "0"}
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/preflight-webhooks"
 
 
@@ -52,11 +53,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
             "POST", "/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": NAMESPACE}}
         )
         kubeconfig = running.kubeconfig(home / "kubeconfig")
+        started = {}
         for name in PROGRAMS:
             log = programs.enter_context((home / f"{name}.log").open("wb"))
-            words = [str(OUT / name), f"--kubeconfig={kubeconfig}", "--leader-elect=false"]
-            words += ["--metrics-listen-address=0"] if name == "controller" else []
-            process = subprocess.Popen(words, stdout=log, stderr=log)
+            words = [str(OUT / name), "--leader-elect=false", f"--kubeconfig={kubeconfig}"]
+            words.append(f"--metrics-listen-address={LISTENS[name]}")
+            process = subprocess.Popen(
+                words, stdout=log, stderr=log, env={"KUBECONFIG": str(kubeconfig)}
+            )
+            started[name] = process
             programs.callback(process.wait)
             programs.callback(process.kill)
         for document in _of_the_page():
@@ -68,6 +73,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         parts["preflight-gpu-scheduler"]["kubeScheduler"] = {"image": "kube-scheduler:1"}
         release = Release(NAMESPACE, kubeconfig)
         release.install({"global": RECIPE["global"], **parts}, wait=False)
+        for name, process in started.items():
+            assert process.poll() is None, (home / f"{name}.log").read_text()[-1000:]
         yield running
 
 
