@@ -35,11 +35,11 @@ from preflight_gpu_scheduler.core.admission import admit
 from preflight_gpu_scheduler.core.filter_prioritize import BindingResult, ExtenderBindingArgs
 from preflight_gpu_scheduler.metrics import ExtenderMetrics, GpuControllerMetrics
 from preflight_gpu_scheduler.webhook.extender import Application, Extender, serving
-from preflight_kube.admission.server import HttpServer
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, Conflict, NotFound, Params
 from preflight_testing.apidouble.patches import json_patch
 from preflight_testing.apiserver import ASSETS, ApiServer
+from preflight_testing.waiting import until
 from prometheus_client import CollectorRegistry
 
 T = TypeVar("T")
@@ -577,18 +577,16 @@ class Extending:
                     extender = Called(client, plane.config, state, meters, executor)
                     extender.called = self._called
 
-                    def serves(server: HttpServer) -> None:
-                        self.port = server.port
-                        ready.set()
-
-                    application = Application(extender, meters)
-                    server = serving(application, self.port, serving=serves)
+                    server = serving(Application(extender, meters), self.port)
                     async with anyio.create_task_group() as group:
                         for one in state.reflectors:
                             group.start_soon(one.run)
                         for one in state.reflectors:
                             await one.wait_synced()
                         group.start_soon(server.run)
+                        await until(lambda: not server.unready(), "the extender serves")
+                        self.port = server.port
+                        ready.set()
         finally:
             self._ended.set()
 

@@ -241,9 +241,7 @@ def _refused(verb: str, why: str) -> Answer:
     return _CALLS[verb][1](why) if verb in _CALLS else calls.BindingResult(why)
 
 
-def serving(application: Application, port: int, **options: Any) -> HttpServer:
+def serving(application: Application, port: int) -> HttpServer:
     """The port for kube-scheduler. At the end a bind under way has a moment; then it is left."""
     metrics = application.metrics
-    return HttpServer(
-        "extender", application, metrics, None, host="127.0.0.1", port=port, drain=2, **options
-    )
+    return HttpServer("extender", application, metrics, None, host="127.0.0.1", port=port, drain=2)
