@@ -78,13 +78,16 @@ def of_request(request: AdmissionRequest) -> str:
     about = [user.username, user.uid, *user.groups]
     if user.extra:
         about += chain.from_iterable(user.extra.values())
-    counts = len(request.name), len(request.namespace), len(about) - 2, sum(map(len, about))
-    beyond = [
+    name, namespace, entries = len(request.name), len(request.namespace), len(about) - 2
+    characters = sum(map(len, about))
+    if name <= NAME and namespace <= NAME and entries <= ENTRIES and characters <= USER:
+        return of_object(request.object)
+    counts = name, namespace, entries, characters
+    return " ".join(
         _sentence(where, count, what, most)
         for count, (where, what, most) in zip(counts, _REQUEST, strict=True)
         if count > most
-    ]
-    return " ".join(beyond) or of_object(request.object)
+    )
 
 
 def of_object(raw: bytes | bytearray | msgspec.Raw) -> str:
