@@ -95,7 +95,7 @@ def test_what_no_reader_can_mean_is_refused_in_one_sentence(text: str, said: str
         ("a: [[1]]", Bounds(depth=3), "is nested deeper than 3 levels; make it flatter."),
         ("[" * 1000, Bounds(), "is nested deeper than 64 levels; make it flatter."),
         ("a: " + "[" * 100, Bounds(characters=50), "has 103 characters, more than 50; make it smaller."),
-        ("---\n".join(["[1, 2]\n"] * 5), Bounds(values=14), "holds more than 14 values; make it smaller."),
+        ("---\n".join(["[1, 2]\n"] * 9), Bounds(values=14), "holds more than 14 values; make it smaller."),
     ],
 )  # fmt: skip
 def test_a_text_beyond_a_bound_is_one_problem(text: str, bounds: Bounds, said: str) -> None:

@@ -147,8 +147,9 @@ class _Nodes:
         self._problems: list[str] = []
         self._sizes: dict[yaml.Node, int] = {}  # finished nodes, with all that they stand for
         self._within: set[yaml.Node] = set()
+        within = self._values <= self._bounds.values  # else it has been said of one before
         self._values += self._walk(root, 1)
-        if self._values > self._bounds.values and not self._problems:
+        if within and self._values > self._bounds.values and not self._problems:
             self._problems.append(
                 f"the file: holds more than {self._bounds.values} values; make it smaller."
             )
