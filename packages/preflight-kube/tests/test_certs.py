@@ -343,3 +343,11 @@ def test_the_command_does_it_for_the_named_configurations(
     said = capsys.readouterr().err
     assert said.startswith(f"MutatingWebhookConfiguration m-{api.namespace} does not exist;")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("days", ["0", "3651", "x"])
+def test_a_life_that_is_not_one_is_refused(days: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        commands.main(make, ["certs", "--namespace", "ns", "--lifetime-days", days])
+    assert raised.value.code == commands.BAD_INPUT
+    assert "is not a number of days; give a number from 1 to 3650" in capsys.readouterr().err
