@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from preflight_kube.cli import commands
 from preflight_kube.files.configfile import ConfigError
-from preflight_kube.logs import get_logger
 
+from preflight_computedomain import service
 from preflight_computedomain.api.names import CONTROLLER, PLUGIN
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from preflight_computedomain.config import Gates
 
-log = get_logger(__name__)
 _LEVELS: Final = ("debug", "info", "warning", "error")
 
 _ABOUT = """Host-managed IMEX: ComputeDomains whose channel 0 reaches pods, while the operator owns nvidia-imex.
@@ -139,7 +138,7 @@ def plugin() -> NoReturn:
 
 def _controller_parser() -> argparse.ArgumentParser:
     about = "Makes the ResourceClaimTemplates of ComputeDomains. IMEX itself is the operator's."
-    program = _program(CONTROLLER, about, _controller)
+    program = _program(CONTROLLER, about, service.controller)
     commands.add_lease(program)
     program.add_argument(
         "--lease-seconds",
@@ -153,11 +152,11 @@ def _controller_parser() -> argparse.ArgumentParser:
 
 def _plugin_parser() -> argparse.ArgumentParser:
     about = "DRA driver of one node: puts IMEX channel 0 into pods that have the claim. IMEX itself is the operator's."
-    return _program(PLUGIN, about, _plugin)
+    return _program(PLUGIN, about, service.plugin)
 
 
 def _program(
-    name: str, about: str, run: Callable[[argparse.Namespace], int]
+    name: str, about: str, run: Callable[[Connection, Gates, argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
     program = argparse.ArgumentParser(
         prog=name,
@@ -174,7 +173,7 @@ def _program(
         help="LOG_LEVEL (here %(default)s)",
         metavar="LEVEL",
     )
-    program.set_defaults(run=run)
+    program.set_defaults(run=lambda args: run(*_begin(args), args))
     return program
 
 
@@ -197,59 +196,3 @@ def _begin(args: argparse.Namespace) -> tuple[Connection, Gates]:
     if problems:
         raise commands.BadInput(problems)
     return connection(os.environ), gates
-
-
-def _controller(args: argparse.Namespace) -> int:
-    from preflight_kube.client.client import Client
-    from preflight_kube.runtime.manager import Election, Parts, run
-
-    from preflight_computedomain.config import EXCLUSIVE
-    from preflight_computedomain.controller.controller import Controller
-    from preflight_computedomain.metrics import ControllerMetrics
-
-    target, gates = _begin(args)
-    metrics = ControllerMetrics()
-
-    async def build(client: Client) -> Parts:
-        _log_gates(gates)
-        leader = Controller(client, metrics, exclusive=os.environ.get(EXCLUSIVE) == "true")
-        return Parts(reflectors=leader.reflectors, lead=leader.lead)
-
-    return run(
-        build,
-        target,
-        component=CONTROLLER,
-        registry=metrics.registry,
-        host=args.host,
-        port=args.port,
-        election=Election(args.namespace, CONTROLLER, args.lease_seconds),
-        log_level=args.log_level,
-    )
-
-
-def _plugin(args: argparse.Namespace) -> int:
-    import anyio
-    from preflight_kube import logs
-    from preflight_proto import nvml
-
-    target, gates = _begin(args)
-    nvml.start(log.warning, lasting=True)  # before there are threads
-    from preflight_computedomain.node.plugin import run
-
-    logs.set_up(PLUGIN, args.log_level)
-    _log_gates(gates)
-    try:
-        anyio.run(run, target, gates, os.environ, (args.host, args.port))
-    except commands.CommandFailed:
-        raise
-    except Exception as error:
-        logs.fault("ended by a fault of its own; it is restarted, please report this line", error)
-        return commands.FAILED
-    finally:
-        logs.flush()
-    return commands.DONE
-
-
-def _log_gates(gates: Gates) -> None:
-    for note in gates.notes:
-        log.info(note)
