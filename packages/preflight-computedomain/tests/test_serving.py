@@ -100,7 +100,7 @@ async def test_folders_in_the_place_of_sockets_are_moved_aside(world: World) -> 
     await world.begin()
     await world.kubelet.register()
     assert (await world.kubelet.prepare([ref(1)]))[uid(1)].error == ""
-    assert list(world.registry.glob(f"{DRIVER}-reg.sock.*.aside/theirs"))
+    assert list(world.registry.glob(f"folder-*-{DRIVER}-reg.sock.aside/theirs"))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -220,6 +220,45 @@ def test_a_driver_that_changes_while_a_file_is_made_again_leaves_none(tmp_path: 
     consistent(node)
 
 
+def test_folders_in_the_place_of_files_are_moved_aside_and_the_plugin_goes_on(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path)
+    given = node.cdi / cdi_file(uid(1))
+    for folder in (
+        given,
+        node.cdi / cdi_file("gone"),
+        node.folder / CHECKPOINT,
+        node.folder / f"{CHECKPOINT}.tmp",
+    ):
+        folder.mkdir()
+        (folder / "theirs").touch()
+    store = node.store()
+    store.start()
+    assert store.corrupt == 1
+    assert len([*node.folder.glob(f"{CHECKPOINT}.corrupt-*/theirs")]) == 1
+    assert isinstance(prepare(node), Channel)
+    assert node.states() == {uid(1): COMPLETED}
+    given.unlink()
+    (given / "theirs").mkdir(parents=True)
+    assert node.store().restore(uid(1))
+    assert given.read_bytes() == document(uid(1), node.major)
+    node.store().start()  # nor are those that were moved in the way of the next start
+    names = [path.name for path in node.cdi.iterdir() if path.is_dir()]
+    assert len(names) == 3
+    for name in names:
+        assert name.startswith("folder-")
+        assert name.endswith(".aside")
+
+
+def test_folders_in_the_place_of_unfinished_files_are_moved_aside(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    for unfinished in (node.folder / CHECKPOINT, node.cdi / cdi_file(uid(1))):
+        unfinished.with_name(f"{unfinished.name}.tmp").mkdir()
+    assert isinstance(prepare(node), Channel)
+    assert node.states() == {uid(1): COMPLETED}
+
+
 def test_a_start_leaves_other_vendors_files_alone(tmp_path: Path) -> None:
     node = Node(tmp_path)
     for name in ("nvidia.yaml", "k8s.gpu.nvidia.com-claim_x.json"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,8 @@ class Disk:
         """
         part = path.with_name(path.name + TEMPORARY)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if part.is_dir():
+            self.aside(part)
         self._step(f"write {part.name}")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -45,6 +48,8 @@ class Disk:
                     keep.hardlink_to(path)
                 except OSError:  # a file system without, or a link to another one
                     path.rename(keep)
+            elif path.is_dir():
+                self.aside(path)
             part.replace(path)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -62,10 +67,19 @@ class Disk:
             path.unlink()
         except (FileNotFoundError, NotADirectoryError):
             return False
+        except IsADirectoryError:
+            self.aside(path)
+            return True
         self._step(f"sync folder without {path.name}")
         self._sync(path.parent)
         self._step(f"after removal of {path.name}")
         return True
+
+    def aside(self, folder: Path) -> None:
+        """Move ``folder``, which stands where a file belongs, to a name that nobody reads."""
+        self._step(f"rename {folder.name}")
+        folder.rename(folder.with_name(f"folder-{secrets.token_hex(4)}-{folder.name}.aside"))
+        self._sync(folder.parent)
 
     @staticmethod
     def _sync(folder: Path) -> None:

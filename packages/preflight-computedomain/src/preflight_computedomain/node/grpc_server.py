@@ -23,6 +23,7 @@ from preflight_computedomain.api.names import DEVICE, DRIVER, cdi_id
 from preflight_computedomain.core.claims import KubeletClaim
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.metrics import OPERATIONS, PREPARE, UNPREPARE, PluginMetrics
+from preflight_computedomain.node.atomic_file import Disk
 from preflight_computedomain.node.prepare import ClaimAnswer, ClaimPreparer
 
 _log = get_logger(__name__)
@@ -158,7 +159,7 @@ class _Socket:
         # begin with a dot.
         bound = self.path.with_name(f".{secrets.token_hex(4)}")
         if self.path.is_dir():  # some runtimes make one where a socket that they mount is missing
-            self.path.rename(bound.with_name(f"{self.path.name}{bound.name}.aside"))
+            Disk().aside(self.path)
         server = grpc.aio.server(options=_OPTIONS)
         for name, methods in self._services.items():
             handlers = {key: _handler(method) for key, method in methods.items()}

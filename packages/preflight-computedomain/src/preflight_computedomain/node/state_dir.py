@@ -159,7 +159,7 @@ class ClaimStore:
     def _held(self, uid: str) -> bytes:
         try:
             return self._file(uid).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return b""
 
     def unprepare(self, uid: str) -> bool:
@@ -191,7 +191,10 @@ class ClaimStore:
     def _bytes(self) -> bytes:
         if (size := self._path.stat().st_size) > MAX_BYTES:
             raise Corrupt(f"it has {size} bytes, more than {MAX_BYTES}")
-        return self._path.read_bytes()
+        try:
+            return self._path.read_bytes()
+        except IsADirectoryError:
+            raise Corrupt("it is a folder") from None
 
     def _aside(self, error: Corrupt) -> None:
         """Begin anew: a node without a driver for ever is worse. A process that has only just
