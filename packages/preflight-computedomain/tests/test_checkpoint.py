@@ -90,7 +90,7 @@ TEXT = st.text(string.printable + "äß✓", max_size=8)
             Entry,
             st.sampled_from([STARTED, COMPLETED, ABORTED]),
             st.dictionaries(TEXT, TEXT, max_size=2).map(
-                lambda one: Raw(json.dumps(one, indent=1).encode())
+                lambda one: Raw(json.dumps(one, indent=1).replace("\n", " ").encode())
             ),
             st.sampled_from([Entry().devices, Raw(b"[]"), Raw(b'[{"x":1}]')]),
             TEXT,
@@ -106,6 +106,21 @@ TEXT = st.text(string.printable + "äß✓", max_size=8)
 )
 def test_every_checkpoint_comes_back_as_it_was(claims: dict[str, Entry], boot: str) -> None:
     assert decode(encode(Checkpoint(claims, boot))) == Checkpoint(claims, boot)
+
+
+def test_what_others_wrote_is_written_as_one_line_and_with_a_status() -> None:
+    claims = '"a":{{"checkpointState":"PrepareStarted","status":{{{}"z":{}[1, 2]}}}},"b":{{"checkpointState":"PrepareStarted"{}}}'
+    v2 = '{{"checksum":N,"preparedClaims":{{{}}}}}'
+    read = decode(signed("{}", v2.format(claims.format("\n", "\r\n", ""))))
+    assert encode(read) == signed("{}", v2.format(claims.format(" ", "  ", ',"status":{}')))
+
+
+def test_a_claim_without_a_state_is_prepared_in_version_1_alone() -> None:
+    devices = bytes(completed(("channel",), "node-1", "u", "d")).decode()
+    v1 = f'{{"preparedClaims":{{"u":{{"preparedDevices":{devices}}}}}}}'
+    assert decode(signed(v1)).claims["u"].channel("u") == Channel(("channel",), "node-1")
+    v2 = f'{{"checksum":N,"preparedClaims":{{"u":{{"checkpointState":"","preparedDevices":{devices}}}}}}}'
+    assert decode(signed(v1, v2)).claims["u"].channel("u") is None
 
 
 @given(st.data())

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec.structs import replace
 from preflight_kube.text import one_line
 
 from preflight_computedomain.api.names import DEVICE, cdi_id
@@ -41,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One claim, as version 2 has it. ``status`` and ``devices`` are kept as they were read."""
 
     state: str = msgspec.field(default="", name="checkpointState")
-    status: Raw = Raw(b"{}")
+    status: Raw = msgspec.field(default_factory=lambda: Raw(b"{}"))  # written even where it is this
     devices: Raw = msgspec.field(default=Raw(b""), name="preparedDevices")
     name: str = ""
     namespace: str = ""
@@ -129,10 +130,15 @@ def encode(checkpoint: Checkpoint) -> bytes:
         for uid, entry in entries.items()
         if entry.state == COMPLETED
     }
-    v1 = Raw(msgspec.json.encode(_Version(claims=older or None)))
+    v1 = _line(_Version(claims=older or None))
     v2 = _Version(checksum=0, claims=entries or None, boot=checkpoint.boot)
-    v2.checksum = checksum(msgspec.json.encode(v2))
-    return msgspec.json.encode(_File(_sum(v1), v1, Raw(msgspec.json.encode(v2))))
+    v2.checksum = checksum(bytes(_line(v2)))
+    return msgspec.json.encode(_File(_sum(v1), v1, _line(v2)))
+
+
+def _line(version: _Version) -> Raw:
+    """In JSON, line breaks can stand between tokens only; what was read may have some."""
+    return Raw(msgspec.json.encode(version).translate(bytes.maketrans(b"\r\n", b"  ")))
 
 
 def _sum(v1: Raw) -> int:
@@ -153,13 +159,11 @@ def decode(data: bytes) -> Checkpoint:
             zeroed, count = _CHECKSUM.subn(rb"\g<1>0", v2)
             if not count or read.checksum != checksum(zeroed):
                 raise Corrupt(
-                    f"its version 2 does not have the checksum {read.checksum} that it states"
+                    f"its version 2 does not have the checksum {read.checksum or 0} that it states"
                 )
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise Corrupt(f"it cannot be read ({one_line(str(error), 120)})") from None
-    # Version 1 holds no others.
-    entries = {
-        uid: entry if entry.state else msgspec.structs.replace(entry, state=COMPLETED)
-        for uid, entry in (read.claims or {}).items()
-    }
-    return Checkpoint(entries, read.boot)
+    claims = read.claims or {}
+    if not v2:  # version 1 holds no others
+        claims = {uid: replace(entry, state=COMPLETED) for uid, entry in claims.items()}
+    return Checkpoint(claims, read.boot)
