@@ -506,10 +506,14 @@ async def test_an_error_of_our_own_is_answered_and_logged(
 
 
 async def test_claims_whose_names_can_be_none_are_refused_and_not_asked_for(node: Node) -> None:
-    page, bad = node.page(), KubeletClaim("team-a", "../../../secrets", "u")
+    bad = KubeletClaim("team-a", "claim", "/../../victim")
+    page, path = node.page(), cdi_file(bad.uid)
+    (node.cdi / path.partition("/")[0]).mkdir()
+    (node.cdi / path).write_text("theirs")
     assert "of the kubelet's request is" in (await page.prepare([bad]))[bad.uid].error
     assert (await page.unprepare([bad]))[bad.uid] == ClaimAnswer()
     assert node.cluster.asked == []
+    assert (node.cdi / path).read_text() == "theirs"
 
 
 async def test_a_checkpoint_that_is_damaged_while_it_runs_keeps_no_claim_from_its_devices(

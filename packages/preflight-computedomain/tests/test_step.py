@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from preflight_computedomain.api.names import FINALIZER, LABEL, TARGET_LABEL
-from preflight_computedomain.api.types import ClaimTemplate
+from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain
 from preflight_computedomain.core import template
 from preflight_computedomain.core.reconcile import (
     NOT_READY,
@@ -182,6 +182,18 @@ def test_a_domain_waits_for_foreign_finalizers_of_its_template(world: World) -> 
     world.finalizers(world.templates, "t", [])
     world.look("d")
     assert world.domains == {}
+
+
+@pytest.mark.parametrize("kind", [ComputeDomain, ClaimTemplate])
+def test_an_object_with_more_finalizers_than_anybody_has_is_not_read(kind: type[object]) -> None:
+    def read(count: int) -> object:
+        spec = {"channel": {"resourceClaimTemplate": {"name": "t"}}}
+        metadata = {"name": "n", "finalizers": ["theirs/f"] * count}
+        return msgspec.convert({"metadata": metadata, "spec": spec}, kind)
+
+    assert read(64)
+    with pytest.raises(msgspec.ValidationError, match="it has 65 finalizers, more than 64"):
+        read(65)
 
 
 def test_nothing_of_the_other_mode_is_swept() -> None:
