@@ -408,9 +408,12 @@ def test_a_driver_that_answers_nothing_is_named_before_the_time_is_up(
     assert (seen.code, subjects(seen)) == ("DRIVER_HANG", {None})
 
 
-@pytest.mark.parametrize(("longest", "allowed"), [(4.0, 50.0), (60.0, 185.0), (200.0, 250.0)])
-def test_a_pair_that_hangs_where_all_together_did_not_leaves_time_for_the_other_pairs(
-    longest: float, allowed: float
+@pytest.mark.parametrize(
+    ("longest", "allowed", "then"),
+    [(4.0, 50.0, 25.0), (60.0, 185.0, 90.0), (200.0, 300.0, 250.0)],
+)
+def test_a_pair_that_hangs_leaves_time_for_others_and_a_healthy_one_has_what_runs_take(
+    longest: float, allowed: float, then: float
 ) -> None:
     slow = replace(case(), results=(whole(Measurement(GIB, 100.0, 0.0)),))
     pair = Step(StepKind.PAIR, (0, 1), GIB)
@@ -418,7 +421,7 @@ def test_a_pair_that_hangs_where_all_together_did_not_leaves_time_for_the_other_
     hung = replace(
         slow, results=(*slow.results, StepResult(pair, Measurement(GIB, timed_out=True)))
     )
-    assert steps._allowed(hung, replace(pair, gpus=(2, 3)), 250.0, longest) == 25.0
+    assert steps._allowed(hung, replace(pair, gpus=(2, 3)), 250.0, longest) == then
 
 
 ECC = "h:1:2 [6] enqueue.cc:1674 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'\nh: Test NCCL failure common.cu:1 'unhandled cuda error'"

@@ -31,6 +31,9 @@ LAST: Final = 1.0
 FIRST: Final = 0.45
 """Part of the time that the first run may take; the rest is for finding where it hangs."""
 
+SLOWER: Final = 1.5
+"""Times as long as the longest run so far a healthy one may take: no step begins with less."""
+
 
 async def measure(
     run: Run[Settings], watch: counters.DriverWatch, *, writes_json: bool = False
@@ -73,7 +76,7 @@ async def _measure(
                 case = replace(case, lost=await devices.lost(gpus))
         if not result.timed_out:
             longest = max(longest, spent)
-        if run.deadline - anyio.current_time() < reserve + max(1.5 * longest, 1.0):
+        if run.deadline - anyio.current_time() < reserve + max(SLOWER * longest, 1.0):
             case = replace(case, exhausted=True)
     if step.outcome is not Outcome.FAILED:
         # A GPU may go at the end of a run that has all its rows: its counters are just not known.
@@ -88,7 +91,8 @@ def _in_time(run: Run[Settings]) -> anyio.CancelScope:
 
 def _allowed(case: Progress, step: Step, left: float, longest: float) -> float:
     """Seconds that one run may take."""
-    share = max(left / (len(case.gpus) + 2), 1.0)
+    # Never less than what a healthy run may take; else a GPU would seem to hang.
+    share = max(left / (len(case.gpus) + 2), min(left, SLOWER * longest), 1.0)
     if any(taken.result.timed_out for taken in case.results):
         return share
     if step.what in {StepKind.PAIR, StepKind.WITHOUT}:  # if it hangs: with whom, and with whom not?
