@@ -54,6 +54,23 @@ def test_hostile_output_is_refused_in_one_walk(output: str) -> None:
     assert cost(output) < 10 * cost(output[: len(output) // 4]) + 0.05
 
 
+def test_what_never_ends_is_not_read_again_from_each_of_its_beginnings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[int] = []
+
+    class Counting(json.JSONDecoder):
+        def raw_decode(self, s: str, idx: int = 0) -> tuple[object, int]:
+            looks.append(idx)
+            return super().raw_decode(s, idx)
+
+    output = '{"a":[' * 200 + "1," * 5000
+    monkeypatch.setattr("check_dcgm.parse._DECODER", Counting(strict=False))
+    monkeypatch.setattr("check_dcgm.parse.MAX_READ", 10 * len(output))
+    assert list(objects(output)) == []
+    assert len(looks) < 15
+
+
 def test_a_document_is_found_behind_hostile_output() -> None:
     output, _ = document("4.4.2", 2, (3, 5))
     assert len(parse("{" * 1000 + "\n" + output).results) == 6

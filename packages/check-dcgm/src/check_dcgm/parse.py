@@ -34,6 +34,9 @@ MAX_STARTS: Final = 256
 the rest.
 """
 
+MAX_READ: Final = 32 << 20
+"""Characters read in all behind such places: eight times the most that is kept of an output."""
+
 _START: Final = re.compile(r'\{(?=\s*+["}])')
 _DECODER: Final = json.JSONDecoder(strict=False)
 ROOTS: Final = ("DCGM Diagnostic", "DCGM GPU Diagnostic")  # DCGM 4 and later; up to 3.3
@@ -376,11 +379,12 @@ def objects(text: str) -> Iterator[dict[str, Any]]:
     passed over. A tool's warnings may stand before, between and after the objects, and may hold
     braces and quotes of their own.
     """
-    position = starts = 0
-    while starts < MAX_STARTS and (start := _START.search(text, position)):
+    position = starts = read = 0
+    while starts < MAX_STARTS and read < MAX_READ and (start := _START.search(text, position)):
         try:
             value, position = _DECODER.raw_decode(text, start.start())
-        except (ValueError, RecursionError):  # somebody's punctuation, or nested too deep
+        except (ValueError, RecursionError) as error:  # punctuation, or nested too deep
             starts, position = starts + 1, start.end()
+            read += getattr(error, "pos", len(text)) - start.start()
         else:
             yield value
