@@ -661,6 +661,16 @@ def part(i: int, written: str) -> SeenComponent:
         ((4,), ("1",), "3 Running 0, 1 Succeeded 0", "healthy"),
         ((4,), ("1",), "2 Running 0", "reset"),
         ((4,), ("1",), "2 Running 0, 1 Succeeded 0", "reset"),
+        ((4,), ("owns 3",), "1 Running job-0, 3 Pending job-0", "reset"),  # the next wave
+        # which an earlier version has made, so that no pod says of which component it is
+        ((3,), ("1",), "1 Running child, 1 Succeeded child", "reset"),
+        ((3,), ("1",), "2 Running child", "healthy"),
+        ((2,), ("1",), "1 Succeeded child", "reset"),
+        ((3, 3), ("", "ended"), "1 Running job-0, 1 Pending job-0, 1 Running its-job, 3 Succeeded child", "reset"),
+        ((2, 1), ("ended", ""), "1 Succeeded job-0, 1 Succeeded its-job, 1 Succeeded child", "succeeded"),
+        # a component's owner of pods whose template is in another one
+        ((4, 0), ("", "owns"), "4 Running job-1", "healthy"),
+        ((4, 0), ("", "owns"), "4 Running 1", "reset"),
     ],
 )  # fmt: skip
 def test_no_pod_stands_for_one_of_another_component(

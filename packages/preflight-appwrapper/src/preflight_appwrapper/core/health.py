@@ -41,6 +41,7 @@ def _figures(context: PhaseContext) -> tuple[Figures, list[Pod]]:
         uid: place
         for place, (known, seen, _) in enumerate(context.components)
         for uid in {known.uid, seen.uid} - {""}
+        if known.expected  # else whose template another component has
     }
     every = [known.expected for known, *_ in context.components]
     pods: list[list[str]] = [[] for _ in (*every, "unknown")]  # by component their phases
@@ -76,19 +77,29 @@ def _covered(context: PhaseContext, pods: list[list[str]], wanted: list[int], *p
     more: it has ended well, or has counted them as succeeded before a drain took them.
 
     Pods of which it is not known whose they are (an earlier version of this controller has made
-    them, and no component owns them) stand for those that are lacking where no component's own
-    would be, and are last believed to be a success of what goes on.
+    them, and no component owns them) stand for those that do not exist where no component's own
+    would be, first for those that have been counted, where all have such counts, and are last
+    believed to be a success of what goes on.
     """
-    covered, lacking, left = 0, 0, 0
-    for place, (_, seen, ended) in enumerate(context.components):
-        there, verdict = pods[place], seen.verdict
-        lost = max(0, verdict.succeeded - there.count("Succeeded"))
-        has = wanted[place] if ended else sum(map(there.count, phases)) + lost
-        covered += min(has, wanted[place])
-        lacking += 0 if verdict.owns_pods else max(0, wanted[place] - has)
-        left += wanted[place] if ended and not verdict.owns_pods else 0
-    others = sum(map(pods[-1].count, phases))
-    return covered + min(lacking, max(0, others - (0 if "Running" in phases else left)))
+    covered, lacking, counted, left, uncounted = 0, 0, 0, 0, 0
+    for place, (known, seen, ended) in enumerate(context.components):
+        there, verdict, most = pods[place], seen.verdict, wanted[place]
+        alive = len(there) - there.count("Failed")
+        lost = min(verdict.succeeded - there.count("Succeeded"), known.expected - alive)
+        lost, absent = max(0, lost), max(0, most - alive)
+        if ended:
+            covered += most
+            left += 0 if verdict.owns_pods else absent
+        elif verdict.owns_pods:
+            covered += min(sum(map(there.count, phases)) + lost, most)
+        else:
+            covered += min(sum(map(there.count, phases)), most)
+            lacking += absent
+            counted += min(lost, absent)
+            uncounted += 0 if lost else absent
+    others = sum(map(pods[-1].count, phases)) - (0 if "Running" in phases else left)
+    counted -= 0 if left or uncounted else pods[-1].count("Succeeded")
+    return covered + min(lacking, max(0, others) + max(0, counted))
 
 
 def _counting(context: PhaseContext, figures: Figures) -> list[Pod]:
