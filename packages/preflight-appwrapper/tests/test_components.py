@@ -248,3 +248,13 @@ def test_what_is_nested_too_deeply_is_refused_and_not_copied() -> None:
         deep = {"x": deep}
     with pytest.raises(ComponentError, match="nested too deeply"):
         built({**job(), "status": deep})
+
+
+def test_each_pod_says_of_which_component_it_is_whatever_its_template_says() -> None:
+    templates = [job("a"), job("b"), job("c")]
+    templates[1]["spec"]["template"]["metadata"] = {"annotations": {INDEX: "0"}}
+    templates[2]["spec"]["template"]["metadata"] = {"annotations": None}
+    of = wrapper_from(wrapper(*templates))
+    for i, name in enumerate("abc"):
+        made = build(of, i, name, WrapperRules())
+        assert made["spec"]["template"]["metadata"]["annotations"] == {INDEX: str(i)}

@@ -692,6 +692,31 @@ def test_no_pod_stands_for_one_of_another_component(
     assert found.result == wanted, found.sentence
 
 
+@pytest.mark.parametrize(
+    ("owner", "of", "result"),
+    [("job-1", 0, "healthy"), ("set", 0, "reset"), ("set", 1, "healthy"), ("set", 7, "healthy")],
+)
+def test_whose_pod_it_is_says_its_owner_before_a_number_that_anybody_may_write(
+    owner: str, of: int, result: str
+) -> None:
+    pods = (pod("a", "Running", of=0), pod("b", "Running", owner=owner, of=of))
+    parts = (part(0, "owns"), part(1, ""))
+    assert judged(status(1, 1, ready=3600), *pods, components=parts).result == result
+
+
+@pytest.mark.parametrize(
+    ("written", "component"),
+    [({PREFIX + "component-index": it}, int(it)) for it in ("0", "12")]
+    + [({PREFIX + "component-index": it}, -1) for it in ("", "-1", "x", "\u0663", "\u00b2", "9" * 5000)]
+    + [({}, -1)],
+)  # fmt: skip
+def test_the_number_of_its_component_is_read_from_a_pod(
+    written: dict[str, str], component: int
+) -> None:
+    raw = {"metadata": {"name": "p", "uid": "p", "annotations": written}}
+    assert read_pod(msgspec.convert(raw, PartialObject), ()).component == component
+
+
 @pytest.mark.parametrize("rest", [("Running", True), ("Failed", True), ("Failed", False)])
 def test_what_a_job_ends_whose_leader_has_succeeded_is_not_missed(rest: tuple[str, bool]) -> None:
     raw = {
