@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pods import GPU, cost, is_member, of, pods, qos
 from pods import judged as decided
+from preflight_proto.names import CHECKED, CHECKED_LABEL
 from preflight_webhook.config.config import Config, parse
 from preflight_webhook.core.decision import Decision
 from preflight_webhook.core.inject.patch import applied
@@ -165,6 +166,17 @@ def test_a_tenants_mount_of_our_volume_is_denied_and_told_why(section: str) -> N
         f'spec.{section}: container "spy" mounts the volume "preflight-connector-socket"'
         in decision.message
     )
+
+
+@pytest.mark.parametrize("labels", [{}, {CHECKED_LABEL: CHECKED}], ids=["plain", "labelled"])
+def test_a_main_container_called_like_a_check_is_denied(labels: dict[str, str]) -> None:
+    """With our label, too, by which an init container of that name would be rebuilt."""
+    pod = gpu_pod()
+    pod["metadata"]["labels"] = labels
+    pod["spec"]["containers"][0]["name"] = "preflight-dcgm-diag"
+    decision, _ = judged(pod)
+    assert decision.denied
+    assert 'spec.containers: the name "preflight-dcgm-diag" is reserved' in decision.message
 
 
 def test_the_check_is_restricted_and_sees_no_token() -> None:
