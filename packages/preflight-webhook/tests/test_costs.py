@@ -154,3 +154,16 @@ def test_a_limit_without_a_request_is_never_left_to_become_one() -> None:
     pod = pod_of(none)
     after, _ = judged(pod, config())
     assert cost(after, "requests", "cpu") == 0
+
+
+def test_each_check_of_a_pod_has_its_own_most_and_requests_no_more_than_its_limit() -> None:
+    most = "resources: {requests: {cpu: 4}, limits: {cpu: 2}}"
+    both = parse(f"checks: [{{name: small, image: s, {most}}}, {{name: plain, image: p}}]")
+    resources = {"requests": {"cpu": "6"}, "limits": {GPU: "1", "cpu": "8", "memory": "8Gi"}}
+    main = {"name": "main", "image": "i", "resources": resources}
+    after, _ = judged({"metadata": {"name": "p"}, "spec": {"containers": [main]}}, both)
+    given_ = [one["resources"] for one in after["spec"]["initContainers"]]
+    assert [(one["requests"]["cpu"], one["limits"]["cpu"]) for one in given_] == [
+        ("2", "2"),
+        ("6", "8"),
+    ]
