@@ -205,3 +205,17 @@ def test_what_may_not_be_read_is_not_said_to_be_absent(
     told = capsys.readouterr()
     assert told.out == "nothing that could be read: no problems found.\n"
     assert "Not read: get /version: the API server answered 403" in told.err
+    assert "apps/v1/deployments, " in told.err
+    assert "whoever asks may not list them; a role with get and list would do." in told.err
+
+
+@pytest.mark.component  # asks a double over HTTP
+def test_who_is_not_known_is_told_so_and_not_that_there_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ApiDouble(token="of another") as double:
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", double.url)))
+        assert ended(monkeypatch, "doctor", "install") == commands.FAILED
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "401" in told.err
