@@ -72,6 +72,7 @@ async def test_a_gang_is_found_by_one_of_its_pods_and_by_its_record(cluster: Clu
     assert every
     for name in ("pod-1", "preflight-job-1.labels"):
         assert await show(cluster.namespace, name, BUILT_IN) == every
+    assert await show(cluster.namespace, "job-2", BUILT_IN) == ""
 
 
 async def test_a_gang_of_a_configured_source_is_shown_with_its_size(cluster: Cluster) -> None:
