@@ -8,7 +8,7 @@ from gangs import injected, stamp
 from preflight_gang.api.types import Pod
 from preflight_gang.core.gangs import Gangs
 from preflight_proto import names
-from preflight_proto.stamp import ContractError, configmap_name
+from preflight_proto.stamp import ContractError, configmap_name, encode_stamp
 
 NAMESPACE = "training"
 ONE, OTHER = (NAMESPACE, "labels:one"), (NAMESPACE, "labels:other")
@@ -54,6 +54,26 @@ def test_a_pod_is_a_member_of_the_gang_that_it_is_stamped_for_now(members: Gangs
     members.place(pod("a"), gone=False)
     assert members.place(pod("a", "other"), gone=False) == (ONE, OTHER)
     assert list(members) == [OTHER]
+
+
+OWN = stamp("one", namespace=NAMESPACE)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        encode_stamp(msgspec.structs.replace(OWN, config_map=f"{OWN.config_map}x")),
+        encode_stamp(stamp("other", namespace=NAMESPACE)),  # the label does not follow from it
+        encode_stamp(msgspec.structs.replace(OWN, v=9)),
+        "no JSON",
+    ],
+    ids=["another record", "another id", "a higher version", "no JSON"],
+)
+def test_a_stamp_that_does_not_follow_from_the_pod_makes_no_member(
+    forged: str, members: Gangs, ignored: list[str]
+) -> None:
+    assert members.place(pod("a", **{names.GANG_ANNOTATION: forged}), gone=False) == (None, None)
+    assert len(ignored) == 1
 
 
 def test_a_stamp_that_cannot_be_believed_is_said_once_until_its_pod_goes(
