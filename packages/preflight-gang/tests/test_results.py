@@ -11,6 +11,7 @@ from preflight_gang.api.types import ContainerTerminated, Pod
 from preflight_gang.core.membership import STUCK, read
 from preflight_gang.core.results import (
     EndedCheck,
+    check_run,
     ended_checks,
     event_of,
     not_started,
@@ -169,3 +170,19 @@ def test_each_try_to_start_a_check_is_another_event() -> None:
         for one in (found, found, again)
     ]
     assert [one["metadata"]["name"] for one in tries].count(tries[0]["metadata"]["name"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "blames", "accuses"),
+    [("failed", "FABRIC", True), ("failed", None, False), ("passed", "FABRIC", False)],
+)
+def test_a_run_accuses_its_node_where_it_failed_and_blames_it(
+    outcome: str, blames: str | None, accuses: bool
+) -> None:
+    result = msgspec.structs.replace(
+        read(names.container_name("ours"), ContainerTerminated(exit_code=1, message=SAID)),
+        outcome=outcome,
+        blames=blames,
+    )
+    ended = EndedCheck(run="1", check="ours", result=result, exit_code=1)
+    assert check_run(pod("pod-0"), ended, datetime.now(UTC)).end.blames is accuses
