@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 from mirrors import Mirrors
+from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import RawClaim
 from preflight_gpu_scheduler.api.types import Metadata
-from shapes import node
+from shapes import node, pod
 
 KEY = ("team", "two")
 
@@ -23,6 +26,11 @@ class Leader(Mirrors):
     @property
     def written(self) -> list[str]:
         return [patch["status"]["phase"] for patch in self._patches]
+
+    @property
+    def said(self) -> dict[str, Any]:
+        status: dict[str, Any] = self._patches[-1]["status"]
+        return status
 
     def gpus(self, *health: str) -> None:
         self.status("a", *({"id": n, "health": each} for n, each in enumerate(health)))
@@ -66,3 +74,17 @@ def test_a_claim_that_is_made_again_between_two_looks_gets_its_status(seen: Lead
     again = Metadata(name="two", namespace="team", uid="another")
     seen.show("claim", RawClaim(metadata=again, spec={"devices": {"count": 2}}))
     assert (seen.phase(), seen.written) == ("Pending", ["Pending", "Pending"])
+
+
+def test_what_a_claim_said_of_gpus_goes_with_the_pod_that_had_them(seen: Leader) -> None:
+    seen.gpus("Healthy", "Healthy")
+    about = {names.CLAIM_ANNOTATION: "two", names.ALLOCATED_ANNOTATION: "a:0,1"}
+    runs = pod("p", annotations=about, node_name="a")
+    seen.show("pod", runs)
+    assert (seen.phase(), seen.said["allocated"]) == ("Bound", "a:0,1")
+    seen.show("pod", runs, deleted=True)
+    assert seen.phase() == "Pending"
+    gone = dict.fromkeys(
+        ("nodeName", "gpuIds", "allocated")
+    )  # a merge patch takes out what is null
+    assert gone.items() <= seen.said.items()

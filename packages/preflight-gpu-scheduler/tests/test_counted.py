@@ -15,7 +15,7 @@ from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.core.admission import admit
 from preflight_gpu_scheduler.core.filter_prioritize import ExtenderArgs, ExtenderBindingArgs
 from preflight_testing.apidouble.patches import json_patch
-from shapes import node, pod
+from shapes import lease, node, pod
 
 RESOURCE = "gpu.scheduling/gpu"
 
@@ -166,3 +166,19 @@ def test_the_scheduler_counts_the_gpus_of_each_node_that_takes_pods_and_of_no_ot
     anyio.run(leader._reconcile_node, ("", "a"))
     assert [patch["status"]["capacity"][RESOURCE] for patch in patches] == counted
     assert events == (["DevicePluginConflict"] if counted == ["0"] else [])
+
+
+def test_a_sick_gpu_counts_while_it_is_held_and_its_node_is_looked_at_when_it_is_not() -> None:
+    seen = Mirrors()
+    leader, patches = seen.leads()
+    seen.show("node", node("a", allocatable={RESOURCE: "2"}))
+    seen.status("a", *({"id": n, "health": "Unhealthy"} for n in range(2)))
+    held = lease("a", 0)
+    seen.show("lease", held)
+    anyio.run(leader._reconcile_node, ("", "a"))
+    seen.state.listeners.append(leader._changed)
+    before = leader._nodes.adds
+    seen.show("lease", held, deleted=True)
+    assert leader._nodes.adds > before
+    anyio.run(leader._reconcile_node, ("", "a"))
+    assert [patch["status"]["capacity"][RESOURCE] for patch in patches] == ["1", "0"]
