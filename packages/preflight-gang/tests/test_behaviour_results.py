@@ -237,10 +237,10 @@ async def test_what_ended_before_its_namespace_was_known_to_be_opted_in_is_count
         await until(lambda: failures(leading) == (1, 1, 1), "it is counted")
 
 
-async def test_a_node_that_the_cluster_does_not_have_and_a_code_that_no_check_has_become_no_labels(
+async def test_a_node_a_code_and_a_time_that_a_check_cannot_have_are_not_counted_as_such(
     cluster: Cluster, leading: Leading
 ) -> None:
-    invented = result_line("dcgm-diag", "failed", "INVENTED")
+    invented = result_line("dcgm-diag", "failed", "INVENTED").replace("9.5", "1e308")
     sick = container("dcgm-diag", "backoff", code=1, message=invented, runs=cluster.namespace)
     await a_forged_pod(cluster, "forged", sick, node="node-of-nobody")
     await until(
@@ -250,3 +250,5 @@ async def test_a_node_that_the_cluster_does_not_have_and_a_code_that_no_check_ha
         "it is counted",
     )
     assert "node-of-nobody" not in [node for node, _ in leading.metrics.fleet()]
+    # Its container ran from second 5 to second 60, as the kubelet says.
+    assert leading.counted("preflight_check_duration_seconds_sum", check="dcgm-diag") <= 56
