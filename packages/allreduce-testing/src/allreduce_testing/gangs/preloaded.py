@@ -102,7 +102,7 @@ def serve(path: str) -> None:
         listener.listen(64)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps guards
         print("loaded", flush=True)
-        while listener in select.select([0, listener], [], [])[0]:
+        while listener.fileno() in select.select([0, listener.fileno()], [], [])[0]:
             link, _ = listener.accept()
             with link:
                 if os.fork() == 0:
@@ -125,8 +125,14 @@ def guard(link: socket.socket) -> NoReturn:
         be_agent(files, asked)
     with suppress(OSError):
         os.setpgid(agent, agent)
-    # Nothing is ever said by a stand-in: when there is something to read, it is gone.
-    threading.Thread(target=lambda: (link.recv(1), kill(agent)), daemon=True).start()
+
+    def follow() -> None:
+        link.recv(
+            1
+        )  # nothing is ever said by a stand-in: when there is something to read, it is gone
+        kill(agent)
+
+    threading.Thread(target=follow, daemon=True).start()
     _, status = os.waitpid(agent, 0)
     kill(agent)  # what it has forked
     with suppress(OSError):
