@@ -32,11 +32,11 @@ NAMES_VENAFI: Final = (
 PROGRAMS: Final = ("controller", "cainjector")
 
 
-def build(given: Mapping[str, Path], kept: Path | None = None) -> Path:
+def build(given: Mapping[str, Path]) -> Path:
     """The folder with controller, cainjector and their definitions of kinds (`crds`); ``given``: a
     repository to take the source from. Raises RigError, SourceError.
     """
-    kept = kept or kept_at("real-cert-manager")
+    kept = kept_at("real-cert-manager")
     out = kept / CERT_MANAGER.commit[:12]
     source = checkout(CERT_MANAGER, given.get("cert-manager"), kept / "sources")
     shutil.copytree(source / "deploy/crds", out / "crds", dirs_exist_ok=True)
@@ -44,8 +44,7 @@ def build(given: Mapping[str, Path], kept: Path | None = None) -> Path:
     overlay.write_text(json.dumps({"Replace": _without_venafi(source, out)}))
     for name in PROGRAMS:
         if not (out / name).exists():
-            options = [f"-overlay={overlay}", "-o", str(out / name), "."]
-            compile_go("cert-manager", source / "cmd" / name, out / "build.log", *options)
+            compile_go("cert-manager", source / "cmd" / name, out / name, f"-overlay={overlay}")
     return out
 
 

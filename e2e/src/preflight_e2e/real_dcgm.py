@@ -30,18 +30,20 @@ NEEDED: Final = {
 """Header → Debian's package that has it."""
 
 
-def build(given: Mapping[str, Path], kept: Path | None = None) -> Path:
+def build(given: Mapping[str, Path]) -> Path:
     """The folder with bin (dcgmi, nv-hostengine, nvvs, plugins) and lib; ``given``: repositories
     to take sources from. Raises RigError, SourceError.
     """
     _refuse_incomplete()
-    kept = kept or kept_at("real-dcgm")
+    kept = kept_at("real-dcgm")
     [component] = [c for c in COMPONENTS if c.image == "preflight-dcgm-diag"]
     pinned = {source.name: source for source in component.sources}
     dcgm = pinned["dcgm-4"]
     whole = replace(dcgm, name="dcgm-4-engine", paths=(*dcgm.paths, "hostengine"))
     folders = {
-        name: checkout(source, given.get(name.removesuffix("-4")), kept / "sources")
+        name: checkout(
+            source, given.get(name, given.get(name.removesuffix("-4"))), kept / "sources"
+        )
         for name, source in {**pinned, "dcgm-4": whole}.items()
         if name in {"dcgm-4", "plog", "tclap", "fmt"}
     }
@@ -88,7 +90,8 @@ def _has_header(name: str) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; prints the folder, or exits 1 with one sentence."""
-    return rig(argv, "real-dcgm", __doc__, ["dcgm", "plog", "tclap", "fmt"], build)
+    names = ["dcgm", "dcgm-4", "plog", "tclap", "fmt"]  # errors name it as the recipe does
+    return rig(argv, "real-dcgm", __doc__, names, build)
 
 
 if __name__ == "__main__":

@@ -35,11 +35,11 @@ LEFT_OUT: Final = {
 """Package of a backend → its case in the registry, and the module that it alone needs."""
 
 
-def build(given: Mapping[str, Path], kept: Path | None = None) -> Path:
+def build(given: Mapping[str, Path]) -> Path:
     """The folder with grove-operator and its definitions of kinds (`crds`); ``given``: a repository
     to take the source from. Raises RigError, SourceError.
     """
-    kept = kept or kept_at("real-grove")
+    kept = kept_at("real-grove")
     out = kept / COMMIT[:12]
     if (out / "grove-operator").exists():
         return out
@@ -56,8 +56,7 @@ def build(given: Mapping[str, Path], kept: Path | None = None) -> Path:
     required = (operator / "go.mod").read_text()
     (out / "go.mod").write_text(re.sub(rf"(?m)^\s({left_out}) v.*\n", "", required))
     options = [f"-modfile={out}/go.mod", f"-overlay={out}/overlay.json"]
-    binary = str(out / "grove-operator")
-    compile_go("Grove", operator, out / "build.log", *options, "-o", binary, "./cmd")
+    compile_go("Grove", operator / "cmd", out / "grove-operator", *options)
     return out
 
 

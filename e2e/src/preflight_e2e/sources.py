@@ -94,16 +94,18 @@ def kept_at(rig: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "preflight" / rig
 
 
-def compile_go(name: str, at: Path, log: Path, *options: str) -> None:
-    """Compile the Go program in the module at ``at`` by ``options`` of ``go build``, as slowly as
-    other work wants; what the compiler says goes to ``log``. Raises RigError.
+def compile_go(name: str, package: Path, binary: Path, *options: str) -> None:
+    """Compile the Go program ``package`` to ``binary`` by ``options`` of ``go build``, as slowly as
+    other work wants; what the compiler says stands beside it. Raises RigError.
     """
     if shutil.which("go") is None:
         raise RigError(f"{name} cannot be compiled here: there is no go; install Go 1.26 or newer.")
     words = ["nice", "-n", "19", "go", "build", "-p", "1", "-trimpath", *options]
+    log = binary.with_suffix(".log")
     static = {**os.environ, "CGO_ENABLED": "0"}
-    with log.open("a") as out:
-        done = subprocess.run(words, cwd=at, env=static, stdout=out, stderr=out, check=False)
+    with log.open("w") as out:
+        words += ["-o", str(binary), "."]
+        done = subprocess.run(words, cwd=package, env=static, stdout=out, stderr=out, check=False)
     if done.returncode != 0:
         raise RigError(f"{name} does not compile here; the first error is in {log}.")
 
