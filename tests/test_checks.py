@@ -1,4 +1,4 @@
-"""What each of our checks has, whatever it tests: a version, a start without what it needs later,
+"""Facts of each of our checks, whatever it tests: a version, a start without what it needs later,
 and a schema of its variables that takes what the check takes.
 """
 
@@ -39,7 +39,7 @@ VALUES = st.one_of(
 
 
 def said(package: str, argument: str) -> str:
-    """What the program prints, without any settings."""
+    """The program's output, without any settings."""
     argv = [sys.executable, "-m", package, argument]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env={})
     assert done.stderr == ""
@@ -91,7 +91,10 @@ def refused_by_the_check(check: Check[Any], name: str, value: str) -> list[str]:
 
 @given(which=st.sampled_from(sorted(SETTINGS)), value=VALUES)
 @example(which=("dcgm-diag", "GATE"), value="obsrve")
+@example(which=("nccl-allreduce", "GATE"), value="obsrve")
 @example(which=("nccl-allreduce", "POD_UID"), value="\x1b")
+@example(which=("nccl-allreduce", "CHECK_TIMEOUT"), value="300")
+@example(which=("nccl-allreduce", "EXPECTED_GPUS"), value="9007199254740993")
 @example(which=("nccl-loopback", "CHECK_TIMEOUT"), value="300")
 @example(which=("dcgm-diag", "EXPECTED_GPUS"), value="9007199254740993")
 @examples(max_examples=3 * examples().max_examples)
