@@ -124,9 +124,9 @@ def local(
     *,
     ports: bool = True,
 ) -> Local:
-    """What these members' node knows of its own devices: ``faults`` before any round, and by the
-    reports of these rounds what grew, with ``ports``, what others moved and took in the silences,
-    and what GPUs said, each once, with the round in which it was first so.
+    """Facts that these members' node knows of its own devices: ``faults`` before any round, and by
+    the reports of these rounds what grew, with ``ports``, what others moved and took in the
+    silences, and what GPUs said, each once, with the round in which it was first so.
 
     A counter's seconds are those of all rounds: one error in an hour is another rate than one in
     each second that it was looked for. A node was silent where all its members counted what passed;

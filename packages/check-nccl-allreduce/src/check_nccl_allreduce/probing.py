@@ -100,7 +100,7 @@ class EndpointMap:
     def counted(
         self, rounds: Iterable[Mapping[int, RankReport]], *, ports: bool = True
     ) -> EndpointMap:
-        """The same, with what nodes have come to know of themselves in these rounds, each with its
+        """This map, with what nodes have come to know of themselves in these rounds, each with its
         members' reports by rank. ``ports``: whether ports' errors count.
         """
         reports = list(rounds)

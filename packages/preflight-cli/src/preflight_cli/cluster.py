@@ -153,7 +153,7 @@ class Installation:
 
     @property
     def labels_nodes(self) -> bool:
-        """Whether AppWrapper's labeler is installed."""
+        """True where AppWrapper's labeler is installed."""
         labeler = ("preflight-appwrapper", "labeler")
         return any(component_of(item)[1:] == labeler for item in self.of("Deployment"))
 

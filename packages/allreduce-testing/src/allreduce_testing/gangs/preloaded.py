@@ -127,9 +127,7 @@ def guard(link: socket.socket) -> NoReturn:
         os.setpgid(agent, agent)
 
     def follow() -> None:
-        link.recv(
-            1
-        )  # nothing is ever said by a stand-in: when there is something to read, it is gone
+        link.recv(1)  # a stand-in never says anything: it is gone
         kill(agent)
 
     threading.Thread(target=follow, daemon=True).start()

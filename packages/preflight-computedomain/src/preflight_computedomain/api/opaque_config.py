@@ -19,8 +19,8 @@ class ConfigInvalid(Exception):
 
 
 def channel_config(parameters: bytes) -> tuple[str, str]:
-    """Of a ``ComputeDomainChannelConfig`` of v1beta1, read strictly, the uid that it names and the
-    allocation mode as given, or empty. Raises :class:`ConfigInvalid`.
+    """The domain's uid and the allocation mode, as given or empty, of a
+    ``ComputeDomainChannelConfig`` of v1beta1, read strictly. Raises :class:`ConfigInvalid`.
     """
     fields = _strict(parameters)
     for field, expected in (("apiVersion", API_VERSION), ("kind", CHANNEL_CONFIG)):

@@ -177,7 +177,7 @@ def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _append(merged: dict[str, Any], section: str, key: str, more: object) -> None:
-    """What stands there already, of another shape too, is the configuration's to refuse."""
+    """Append to a list of a section; of another shape it is the configuration's to refuse."""
     there = merged.get(section) or {}
     if isinstance(more, list) and more and isinstance(there, dict):
         listed = there.get(key) or []
