@@ -1,8 +1,7 @@
 """Upgrades from the last release of the charts, back, and to another release: Helm, and a real API
 server.
 
-Where the clone has no tag ``charts/v…`` below the present version, these charts under an earlier
-version stand for it.
+Where the clone has no tag ``charts/v…``, these charts under an earlier version stand for it.
 """
 
 from __future__ import annotations
@@ -11,15 +10,12 @@ import base64
 import gzip
 import json
 import re
-import shutil
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_e2e.images import ROOT
+from preflight_e2e.installed_release import earlier, last_tag
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.helm import (
     GPU_SCHEDULER,
@@ -48,6 +44,8 @@ PLACES = {
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
 }  # fmt: skip
 LOCKS = "gpu-scheduler-leases"
+KEPT = {"CustomResourceDefinition", "Namespace"}
+"""Kinds of what stays when a release goes."""
 
 
 @pytest.fixture
@@ -58,30 +56,6 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
     home.mkdir()
     with ApiServer(home, folder, more=["--allow-privileged"]) as made:
         yield made
-
-
-def last_tag() -> str | None:
-    """The tag of the charts' last release before the present version."""
-    listed = subprocess.run(["git", "-C", str(ROOT), "tag", "--list", "charts/v*", "--sort=-v:refname"], capture_output=True, text=True, check=True)  # fmt: skip
-    others = [tag for tag in listed.stdout.split() if tag != f"charts/v{version(UMBRELLA)}"]
-    return others[0] if others else None
-
-
-def earlier(folder: Path) -> Path:
-    """The umbrella chart of the last release, or these charts as 0.0.1."""
-    if tag := last_tag():
-        archive = folder / "charts.tar"
-        subprocess.run(["git", "-C", str(ROOT), "archive", "-o", str(archive), tag, "charts/preflight"], check=True)  # fmt: skip
-        with tarfile.open(archive) as read:
-            read.extractall(folder, filter="data")
-        return folder / "charts" / "preflight"
-    copy = Path(shutil.copytree(UMBRELLA, folder / "preflight"))
-    for chart in copy.rglob("Chart.yaml"):
-        text = re.sub(
-            r'(?m)^( *(?:version|appVersion): "?)[\d.]+', r"\g<1>0.0.1", chart.read_text()
-        )
-        chart.write_text(text)
-    return copy
 
 
 def stored(server: ApiServer) -> dict[tuple[str, str], dict[str, Any]]:
@@ -103,12 +77,26 @@ def versions(server: ApiServer) -> set[str]:
     return {o["metadata"]["labels"]["app.kubernetes.io/version"] for o in stored(server).values()}
 
 
-def notes(server: ApiServer, namespace: str) -> str:
-    """What the newest install or upgrade of the one release there has said."""
-    read = server.call("GET", f"/api/v1/namespaces/{namespace}/secrets?fieldSelector=type%3Dhelm.sh%2Frelease.v1")  # fmt: skip
+def notes(server: ApiServer, release: Release) -> str:
+    """What its newest install or upgrade has said."""
+    read = server.call("GET", f"/api/v1/namespaces/{release.namespace}/secrets?labelSelector=owner%3Dhelm,name%3D{release.name}")  # fmt: skip
     newest = max(read["items"], key=lambda one: int(one["metadata"]["labels"]["version"]))
     packed = base64.b64decode(base64.b64decode(newest["data"]["release"]))
     return str(json.loads(gzip.decompress(packed))["info"]["notes"])
+
+
+def taken_over(server: ApiServer, release: Release) -> list[str]:
+    """Names of what the notes of ``release`` say how to take over, after that has been done."""
+    commands = re.findall(
+        r"^ *kubectl (annotate|label) (\w+) (\S+) --overwrite (.+)$", notes(server, release), re.M
+    )
+    for verb, kind, name, pairs in commands:
+        [place] = [place for each, place in PLACES.items() if each.lower() == kind]
+        entries = dict(pair.split("=") for pair in pairs.split())
+        changed = server.call("GET", f"{place}/{name}")
+        changed["metadata"][{"label": "labels", "annotate": "annotations"}[verb]] |= entries
+        server.call("PUT", f"{place}/{name}", changed)
+    return sorted({name for _, _, name, _ in commands})
 
 
 @pytest.mark.kube
@@ -116,7 +104,7 @@ def test_the_last_release_is_upgraded_to_this_one_and_back(
     server: ApiServer, tmp_path: Path
 ) -> None:
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
-    release = Release("preflight", kubeconfig, chart=earlier(tmp_path))
+    release = Release("preflight", kubeconfig, chart=earlier(tmp_path, last_tag()))
     release.install(ALL, wait=False)
     before = {key: one["metadata"]["uid"] for key, one in stored(server).items()}
     assert versions(server)
@@ -125,41 +113,53 @@ def test_the_last_release_is_upgraded_to_this_one_and_back(
     after = stored(server)
     assert set(after) == rendered()
     assert versions(server) == {version(part) for part in PARTS.iterdir()}
-    kept = {"CustomResourceDefinition", "Namespace"}
     for key, one in after.items():  # what people have made of them would be gone
-        if key[0] in kept and key in before:
+        if key[0] in KEPT and key in before:
             assert one["metadata"]["uid"] == before[key], key
     release.rollback()
     assert not versions(server) & {version(part) for part in PARTS.iterdir()}
 
 
 @pytest.mark.kube
-def test_what_a_release_has_left_behind_is_named_and_can_be_taken_over(
+def test_a_part_moves_from_the_umbrella_to_a_release_of_its_own_and_back_as_the_notes_say(
     server: ApiServer, tmp_path: Path
 ) -> None:
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
-    umbrella = Release("preflight", kubeconfig, chart=earlier(tmp_path))
+    umbrella = Release("preflight", kubeconfig)
     umbrella.install(ALL, wait=False)
-    umbrella.uninstall(wait=False)
-    left = stored(server)
-    assert ("Namespace", LOCKS) in left
-    assert {kind for kind, _ in left} == {"CustomResourceDefinition", "Namespace"}
+    before, values = stored(server), REQUIRED[GPU_SCHEDULER]
+    ours = {("Namespace", LOCKS), *(key for key in before if key[1].endswith(".gpu.scheduling"))}
+    umbrella.upgrade({**ALL, GPU_SCHEDULER.name: {"enabled": False}}, wait=False)
     alone = Release("gpus", kubeconfig, name="ours", chart=GPU_SCHEDULER)
-    values = REQUIRED[GPU_SCHEDULER]
     alone.install(values, wait=False)
-    said = notes(server, "gpus")
-    commands = re.findall(r"^ *kubectl (annotate|label) (\w+) (\S+) --overwrite (.+)$", said, re.M)
-    ours = {("Namespace", LOCKS)} | {key for key in left if key[1].endswith(".gpu.scheduling")}
-    assert {name for _, _, name, _ in commands} == {name for _, name in ours}
-    for verb, kind, name, pairs in commands:
-        [place] = [place for one, place in PLACES.items() if one.lower() == kind]
-        entries = dict(pair.split("=") for pair in pairs.split())
-        one = server.call("GET", f"{place}/{name}")
-        one["metadata"][{"label": "labels", "annotate": "annotations"}[verb]] |= entries
-        server.call("PUT", f"{place}/{name}", one)
+    assert taken_over(server, alone) == sorted(name for _, name in ours)
     alone.upgrade(values, wait=False)
-    now = stored(server)
+    assert "was left as it is" not in notes(server, alone)
+    alone.uninstall(wait=False)
+    umbrella.upgrade(ALL, wait=False)
+    assert taken_over(server, umbrella) == sorted(name for _, name in ours)
+    umbrella.upgrade(ALL, wait=False)
+    assert "was left as it is" not in notes(server, umbrella)
+    after = stored(server)
+    assert set(after) == set(before)
     for key in ours:
-        assert now[key]["metadata"]["labels"]["app.kubernetes.io/version"] == version(GPU_SCHEDULER)
-        assert now[key]["metadata"]["uid"] == left[key]["metadata"]["uid"]
-    assert "was left as it is" not in notes(server, "gpus")
+        assert after[key]["metadata"]["uid"] == before[key]["metadata"]["uid"], key
+
+
+@pytest.mark.kube
+def test_parts_that_are_releases_of_their_own_are_uninstalled_in_any_order(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+    parts = sorted(PARTS.iterdir())
+    releases = {
+        part: Release("preflight", kubeconfig, name=part.name, chart=part) for part in parts
+    }
+    for order in (parts, parts[::-1]):
+        for part, release in releases.items():
+            release.install(REQUIRED.get(part, {}), wait=False)
+        for part in order:
+            releases[part].uninstall(wait=False)
+        left = stored(server)
+        assert {kind for kind, _ in left} == KEPT
+        assert ("Namespace", LOCKS) in left

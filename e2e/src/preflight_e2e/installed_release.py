@@ -5,6 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import shutil
+import subprocess
+import tarfile
 import time
 import uuid
 from collections.abc import Callable
@@ -13,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes import client
-from preflight_testing.helm import Release, Values
+from preflight_testing.helm import UMBRELLA, Release, Values
+
+from .images import ROOT
 
 DEFINITIONS = (
     "nodehealths.preflight.nvsentinel.nvidia.com",
@@ -206,3 +212,28 @@ def until(holds: Callable[[], bool], what: str, seconds: float = 120) -> None:
     while not holds():
         assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
         time.sleep(0.2)
+
+
+def last_tag() -> str:
+    """The tag of the charts' last release, which may be of the version that they still have;
+    empty: there is none in this clone."""
+    listed = subprocess.run(["git", "-C", str(ROOT), "tag", "--list", "charts/v*", "--sort=-v:refname"], capture_output=True, text=True, check=True)  # fmt: skip
+    return next(iter(listed.stdout.split()), "")
+
+
+def earlier(folder: Path, tag: str) -> Path:
+    """The umbrella chart of that tag, where it is empty of this tree, copied into ``folder``; its
+    version there is 0.0.1, as it stays in this tree what it was until the next release.
+    """
+    chart = folder / "charts" / "preflight"
+    if tag:
+        archive = folder / "charts.tar"
+        subprocess.run(["git", "-C", str(ROOT), "archive", "-o", str(archive), tag, "charts/preflight"], check=True)  # fmt: skip
+        with tarfile.open(archive) as read:
+            read.extractall(folder, filter="data")
+    else:
+        shutil.copytree(UMBRELLA, chart)
+    for file in chart.rglob("Chart.yaml"):
+        pattern = r'(?m)^( *(?:version|appVersion): "?)[\d.]+'
+        file.write_text(re.sub(pattern, r"\g<1>0.0.1", file.read_text()))
+    return chart
