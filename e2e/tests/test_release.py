@@ -14,7 +14,7 @@ import pytest
 import yaml
 from preflight_e2e import release
 from preflight_e2e.images import ROOT
-from preflight_e2e.rehearsal import WORKFLOW, RehearsalError, Workflow
+from preflight_e2e.rehearsal import NOX, WORKFLOW, RehearsalError, Workflow
 from preflight_e2e.release import ReleaseError, components, plan, problems
 
 DAY = "2026-11-26"
@@ -210,6 +210,17 @@ def test_a_jobs_commands_are_run_with_what_its_expressions_stand_for(tmp_path: P
         workflow.run("third", tmp_path, os.environ)
     with pytest.raises(RehearsalError, match=r"github\.token }}: stands for nothing here"):
         workflow.run("fourth", tmp_path, os.environ)
+
+
+def test_the_workflows_sessions_run_the_same_programs_rehearsed(tmp_path: Path) -> None:
+    (tmp_path / "nox").write_text(NOX)
+    (tmp_path / "nox").chmod(0o755)
+    sessions = set(re.findall(r"\bnox -s (\w+)", WORKFLOW.read_text()))
+    for session in sessions:
+        command = [tmp_path / "nox", "-s", session, "--", "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("usage: "), session
+    assert sessions >= {"images", "sbom", "release"}
 
 
 def pinning(folder: Path) -> subprocess.CompletedProcess[str]:

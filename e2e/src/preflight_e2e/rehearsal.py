@@ -40,7 +40,7 @@ ARCHITECTURES = {"x86_64": ("amd64", "X64"), "aarch64": ("arm64", "ARM64")}
 NOX = f"""#!/bin/sh
 # nox -s SESSION -- WORDS: what the session runs, in the environment that is there already.
 session=$2; shift 3
-if [ "$session" = sbom ]; then session=supply; set -- sbom "$@"; fi
+if [ "$session" = sbom ]; then session=supply_chain; set -- sbom "$@"; fi
 exec {shlex.quote(sys.executable)} -m "preflight_e2e.$session" "$@"
 """
 UNSIGNED = '#!/bin/sh\necho "not run, for want of a cosign: cosign $1" >&2\n'

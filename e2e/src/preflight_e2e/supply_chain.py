@@ -250,7 +250,9 @@ def builder(lock: Path = ROOT / "uv.lock") -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="supply", description="What our images are made of.")
+    parser = argparse.ArgumentParser(
+        prog="supply_chain", description="What our images are made of."
+    )
     add_version(parser)
     commands = parser.add_subparsers(dest="command", required=True)
     asks = commands.add_parser("audit", help="the public advisories about every locked package")
