@@ -28,7 +28,7 @@ from preflight_e2e.installed_release import GPU_POD, earlier
 from preflight_e2e.lab import BASE_VALUES, GANG_VALUES, Lab, until
 from preflight_testing.helm import INJECTOR, UMBRELLA, version
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.fakes]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.fakes]
 
 RATE = 20
 """Pods created in a second."""
@@ -69,6 +69,8 @@ class Load:
             try:
                 pod = api.create_namespaced_pod(self.namespace, HELD)
                 answer = ", ".join(each.name for each in pod.spec.init_containers or [])
+                name = pod.metadata.name
+                api.delete_namespaced_pod(name, self.namespace, grace_period_seconds=0)
             except client.ApiException as error:
                 answer = str(json.loads(error.body or "{}").get("message"))
             self.answers[answer] += 1
@@ -89,7 +91,11 @@ class Load:
                 pods = api.list_namespaced_pod(self.namespace, label_selector=chosen).items
                 return [pod.status.phase for pod in pods]
 
-            until(f"{gang} runs", lambda: set(phases()) & {"Failed"} or phases() == ["Running"] * 2)
+            until(
+                f"{gang} runs",
+                lambda: set(phases()) & {"Failed"} or phases() == ["Running"] * 2,
+                300,
+            )
             assert phases() == ["Running"] * 2, gang
             self.gangs.append(gang)
             for rank in range(2):
@@ -152,7 +158,14 @@ def test_no_pod_and_no_gang_notices_that_the_last_release_is_upgraded_and_rolled
 
     def more_gangs() -> None:
         before = len(load.gangs)
-        until("two more gangs run", lambda: len(load.gangs) >= before + 2, 180)
+
+        def more() -> bool:
+            for each in going:
+                if each.done():
+                    each.result()  # raises: none ends by itself
+            return len(load.gangs) >= before + 2
+
+        until("two more gangs run", more, 300)
 
     def replaced(by: Callable[[str], bool], what: str) -> None:
         def so() -> bool:
