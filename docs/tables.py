@@ -68,7 +68,8 @@ def _gpu_scheduler() -> CollectorRegistry:
     extender, controller, node = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
     metrics.ExtenderMetrics(extender)
     metrics.GpuControllerMetrics(controller)
-    metrics.show_lag(controller, dict)
+    client = SimpleNamespace(mirrors=_mirrors())
+    import_module("preflight_kube.runtime.controller").show_lag("gpu_scheduler", controller, client)
     metrics.AgentMetrics(node)
     return _together(extender, controller, node)
 

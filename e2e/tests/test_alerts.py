@@ -226,7 +226,7 @@ RUNNING: dict[str, dict[str, str]] = {
     },
     "preflight-gpu-scheduler": {
         'leader_election_master_status{name="gpu-scheduler-controller"}': "1",
-        'gpu_scheduler_mirror_behind_seconds{path="/api/v1/pods"}': "0",
+        "gpu_scheduler_mirror_behind_seconds": "0",
         "gpu_scheduler_webhook_admission_certificate_expiry_seconds": "2592000",
         "gpu_scheduler_unlocked_pods": "0",
         "gpu_scheduler_stale_nodes": "0",

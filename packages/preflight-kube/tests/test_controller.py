@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import cast
 
 import anyio
 import pytest
 from kube_world import going
-from preflight_kube.client.client import Fenced, KubeError
-from preflight_kube.runtime.controller import Controller, RuntimeMetrics
+from preflight_kube.client.client import Client, Fenced, KubeError
+from preflight_kube.client.watch_lag import Mirrors
+from preflight_kube.runtime.controller import Controller, RuntimeMetrics, show_lag
 from preflight_kube.runtime.workqueue import Key, Queue
 from preflight_testing.waiting import until
 from prometheus_client import CollectorRegistry, Gauge
@@ -114,3 +117,22 @@ def test_leadership_is_shown_while_it_lasts() -> None:
     with metrics.leading("lease", own):
         assert (leads(), registry.get_sample_value("things_leader")) == (1, 1)
     assert (leads(), registry.get_sample_value("things_leader")) == (0, 0)
+
+
+def test_how_far_mirrors_are_behind_is_the_one_that_is_furthest_behind() -> None:
+    registry, now = CollectorRegistry(), [0.0]
+    mirrors = Mirrors(lambda: now[0])
+    show_lag("things", registry, cast(Client, SimpleNamespace(mirrors=mirrors)))
+
+    def behind() -> float | None:
+        return registry.get_sample_value("things_mirror_behind_seconds")
+
+    assert behind() == 0
+    for since, path in ((10.0, "/api/v1/pods"), (30.0, "/api/v1/nodes")):
+        now[0] = since
+        mirrors.falls_behind(path, path, "refused")
+    now[0] = 40.0
+    assert behind() == 30
+    for path in ("/api/v1/pods", "/api/v1/nodes"):
+        mirrors.follows(path, path)
+    assert behind() == 0

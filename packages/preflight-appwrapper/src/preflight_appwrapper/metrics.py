@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from preflight_kube.client.client import Client
-from preflight_kube.runtime.controller import Collected, RuntimeMetrics
+from preflight_kube.runtime.controller import Collected, RuntimeMetrics, show_lag
 from preflight_proto.program import package_version
 from prometheus_client import (
     CollectorRegistry,
@@ -91,8 +91,4 @@ class Metrics:
     def follow(self, client: Client) -> None:
         """Show what ``client`` sends, and how far what it mirrors is behind the cluster."""
         self.runtime.sends(client)
-        Gauge(
-            "appwrapper_mirror_behind_seconds",
-            "For how long the mirror that is furthest behind has been; 0 where none is.",
-            registry=self.registry,
-        ).set_function(lambda: max(client.mirrors.behind().values(), default=0.0))
+        show_lag("appwrapper", self.registry, client)

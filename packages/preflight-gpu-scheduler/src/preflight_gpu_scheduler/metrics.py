@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from preflight_kube.runtime.controller import Collected, RuntimeMetrics
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import GaugeMetricFamily
+from preflight_kube.runtime.controller import RuntimeMetrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _MILLISECONDS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
 _WAITS: Final = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
@@ -94,17 +93,3 @@ class AgentMetrics:
         self.nvml = gauge("gpu_agent_nvml_up", about)
         about = "Writes of the status."
         self.published = Counter("gpu_agent_publish", about, ["result"], registry=registry)
-
-
-def show_lag(registry: CollectorRegistry, behind: Callable[[], Mapping[str, float]]) -> None:
-    """Have ``registry`` show for how long each mirror has been behind, by its path."""
-
-    def collect() -> Iterator[Metric]:
-        family = GaugeMetricFamily(
-            "gpu_scheduler_mirror_behind_seconds", "How far mirrors are behind.", labels=["path"]
-        )
-        for path, seconds in behind().items():
-            family.add_metric([path], seconds)
-        yield family
-
-    registry.register(Collected(collect))

@@ -60,16 +60,18 @@ class Process(NamedTuple):
 
     def extender(self, port: int) -> int:
         """Answer kube-scheduler at ``port``, on loopback."""
+        from preflight_kube.runtime.controller import show_lag
+
         from preflight_gpu_scheduler.controller.apply import Executor
         from preflight_gpu_scheduler.controller.cache import GpuCache
-        from preflight_gpu_scheduler.metrics import ExtenderMetrics, show_lag
+        from preflight_gpu_scheduler.metrics import ExtenderMetrics
         from preflight_gpu_scheduler.webhook.extender import Application, Extender, serving
 
         config, registry = self.config, CollectorRegistry()
 
         async def build(client: Client) -> Parts:
             cache, metrics = GpuCache(client, config), ExtenderMetrics(registry)
-            show_lag(registry, client.mirrors.behind)
+            show_lag("gpu_scheduler", registry, client)
             executor = Executor(client, config, cache, metrics)
             extender = Extender(client, config, cache, metrics, executor)
             server = serving(Application(extender, metrics), port)
@@ -79,15 +81,17 @@ class Process(NamedTuple):
 
     def controller(self, namespace: str) -> int:
         """Be a replica of those of which one leads, by a lease in ``namespace``."""
+        from preflight_kube.runtime.controller import show_lag
+
         from preflight_gpu_scheduler.controller.cache import GpuCache
         from preflight_gpu_scheduler.controller.controller import Controller
-        from preflight_gpu_scheduler.metrics import GpuControllerMetrics, show_lag
+        from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 
         config, registry = self.config, CollectorRegistry()
 
         async def build(client: Client) -> Parts:
             cache, metrics = GpuCache(client, config, gangs=True), GpuControllerMetrics(registry)
-            show_lag(registry, client.mirrors.behind)
+            show_lag("gpu_scheduler", registry, client)
             metrics.runtime.sends(client)
 
             async def act(leadership: Leadership) -> None:

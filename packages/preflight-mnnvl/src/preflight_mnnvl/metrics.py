@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final, Literal
 
 from preflight_kube.client.client import Client
-from preflight_kube.runtime.controller import RuntimeMetrics
+from preflight_kube.runtime.controller import RuntimeMetrics, show_lag
 from preflight_proto.program import package_version
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
@@ -90,11 +90,7 @@ class Metrics:
 
     def _follows(self, client: Client) -> None:
         self.runtime.sends(client)
-        Gauge(
-            "mnnvl_mirror_behind_seconds",
-            "For how long the mirror that is furthest behind has been; 0 where none is.",
-            registry=self.registry,
-        ).set_function(lambda: max(client.mirrors.behind().values(), default=0.0))
+        show_lag("mnnvl", self.registry, client)
 
     def supports(self, ok: Callable[[], bool], nodes: Callable[[], int | None]) -> None:
         """Show what the cluster can do now."""

@@ -40,6 +40,17 @@ class Collected(Collector):
         return self._collect()
 
 
+def show_lag(prefix: str, registry: CollectorRegistry, client: Client) -> None:
+    """Show in ``registry`` for how long a mirror of ``client`` has been behind; the metric's name
+    begins with ``prefix``.
+    """
+    Gauge(
+        f"{prefix}_mirror_behind_seconds",
+        "For how long the mirror that is furthest behind has been; 0 where none is.",
+        registry=registry,
+    ).set_function(lambda: max(client.mirrors.behind().values(), default=0.0))
+
+
 class RuntimeMetrics:
     """What the kit counts of a process, in ``registry``; by default one that has nothing else."""
 
