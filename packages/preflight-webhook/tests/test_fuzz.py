@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import settings
-from pods import review
+from pods import judged, review
 from preflight_webhook.config.config import parse
 from preflight_webhook.core.detect.devices import DeviceClaim, Ref
 from preflight_webhook.webhook.handler import Admission, ServingState
@@ -23,17 +23,18 @@ CONFIG = """
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}, {name: nccl-allreduce, image: a, placement: last}]
 skipNcclWithoutNetwork: false
 ncclEnvPatterns: ['*', LD_PRELOAD]
-ncclMountPatterns: ['*']
+ncclMountPatterns: ['*', /data*]
 podSelection: {enabled: true}
 gpuDetection: {deviceClasses: [gpu.nvidia.com]}
+unresolvedClaims: allow
 gangDiscovery: {optIn: [kubeflow, lws, jobset, grove, kueueWorkload, job]}
 checkImagePullSecrets: [ours]
 """
 POD = """
 metadata:
   name: p
-  labels: {app.kubernetes.io/gang-id: g, app.kubernetes.io/gang-size: "2", a/b: c}
-  annotations: {nvsentinel.nvidia.com/preflight-checks: nccl-loopback}
+  labels: {app.kubernetes.io/gang-id: g, app.kubernetes.io/gang-size: "2", preflight.nvsentinel.nvidia.com/checked: "true"}
+  annotations: {nvsentinel.nvidia.com/preflight-checks: "nccl-loopback,nccl-allreduce"}
   ownerReferences: [{kind: Job, uid: "1", controller: true}]
 spec:
   schedulingGroup: {podGroupName: g}
@@ -44,12 +45,16 @@ spec:
   - {name: preflight-dcgm-diag, image: x}
   containers:
   - name: main
-    env: [{name: NCCL_TOPO_FILE, value: /t/x.xml}, {name: NCCL_ALGO, value: $(B)}]
-    volumeMounts: [{name: t, mountPath: /t}, {name: shm, mountPath: /dev/shm}]
+    env: [{name: NCCL_TOPO_FILE, value: /data/t/x.xml}, {name: NCCL_ALGO, value: $(NCCL_PROTO)}, {name: NCCL_PROTO, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+    envFrom: [{prefix: NCCL_, configMapRef: {name: e}}]
+    volumeMounts: [{name: t, mountPath: /data/t, subPath: s}, {name: shm, mountPath: /dev/shm}, {name: t, mountPath: /data/u, subPathExpr: $(A)}]
     resources: {limits: {nvidia.com/gpu: "8", cpu: "1", memory: 1Gi}}
     securityContext: {capabilities: {add: [IPC_LOCK]}}
   - {name: side, resources: {claims: [{name: c}]}}
-  volumes: [{name: t, emptyDir: {}}, {name: preflight-tmp, emptyDir: {}}]
+  hostAliases: [{ip: 10.0.0.1, hostnames: [dcgm.a.svc]}]
+  dnsConfig: {searches: [a], options: [{name: ndots, value: "5"}]}
+  securityContext: {appArmorProfile: {type: Localhost, localhostProfile: x}}
+  volumes: [{name: t, configMap: {name: t}}, {name: shm, emptyDir: {medium: Memory}}, {name: preflight-tmp, emptyDir: {}}]
 """
 REVIEW = review(yaml.safe_load(POD), uid="u", dryRun=False)
 ODD: list[Any] = [
@@ -79,6 +84,33 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     for key, child in children:
         yield (*path, key)
         yield from places(child, (*path, key))
+
+
+KINDS: dict[str, Any] = {
+    "null": None,
+    "a bool": True,
+    "a number": 7,
+    "a string": "x",
+    "a list": ["x"],
+    "a list of lists": [["x"]],
+    "a map": {"x": ["y"]},
+    "nothing": ...,
+}
+"""What may stand in a JSON value's place; ... takes it away."""
+
+
+def replaced(place: tuple[Any, ...], other: Any) -> bytes:
+    """The review with ``other`` at one place of its pod."""
+    strange = copy.deepcopy(REVIEW)
+    *way, last = place
+    there: Any = strange["request"]["object"]
+    for key in way:
+        there = there[key]
+    if other is ...:
+        del there[last]
+    else:
+        there[last] = other
+    return json.dumps(strange).encode()
 
 
 def mutated(chance: random.Random) -> bytes:
@@ -149,3 +181,28 @@ def test_strange_reviews_are_answered_or_refused(seed: int) -> None:
         return seen
 
     assert asyncio.run(story()) == {200, 400}
+
+
+def test_the_pod_that_is_changed_gets_checks_that_inherit() -> None:
+    decision, pod = judged(REVIEW["request"]["object"], parse(CONFIG), {})
+    [loopback] = [
+        c for c in pod["spec"]["initContainers"] if c["name"] == "preflight-nccl-loopback"
+    ]
+    assert decision.result == "injected"
+    assert "/data/t" in [mount["mountPath"] for mount in loopback["volumeMounts"]]
+
+
+@pytest.mark.parametrize("other", KINDS.values(), ids=KINDS)
+def test_a_value_of_another_type_anywhere_in_a_pod_is_answered_or_refused(other: Any) -> None:
+    state = ServingState(parse(CONFIG))
+    state.lookups = NoApiServer()  # type: ignore[assignment]
+
+    async def story() -> set[int]:
+        app, statuses = Admission(state), set()
+        for place in places(REVIEW["request"]["object"]):
+            status, answer = await posted(app, replaced(place, other), "/mutate-pod")
+            assert status in {200, 400}, (place, answer)
+            statuses.add(status)
+        return statuses
+
+    assert 200 in asyncio.run(story())

@@ -118,7 +118,9 @@ def inherit(
     mounts: dict[str, dict[str, Any]] = {}
     topology: dict[str, dict[str, Any]] = {}
     for source in sources:
-        where, mounted = source.where, decode_entries(source.settings.mounts)
+        where, listed = source.where, decode_entries(source.settings.mounts)
+        # One that names no volume is the API server's to refuse.
+        mounted = [mount for mount in listed if isinstance(mount.get("name"), str)]
         for entry in _variables(source, patterns, warnings):
             first, other = taken.setdefault(name := entry["name"], (entry, where))
             if first is not entry:
