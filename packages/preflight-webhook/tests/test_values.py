@@ -150,6 +150,27 @@ def test_beside_compute_domains_their_channel_is_a_network_by_the_values_as_by_w
     )
 
 
+@pytest.mark.parametrize("registry", ["", "mirror.example:5000/a", "mirror/"])
+def test_images_of_checks_come_from_the_values_registry_as_in_what_they_render(
+    registry: str,
+) -> None:
+    images = ("i", "i:1", "a/i", "a.example/i@sha256:0", "a:5000/b/i", "localhost/i", "a/b.c/i")
+    checks = [{"name": f"c{n}", "image": image} for n, image in enumerate(images)]
+    values: Values = {
+        "global": {"imageRegistry": registry, "preflight": {"checks": checks}},
+        "preflight-injector": {"enabled": True},
+    }
+    [made] = [
+        one
+        for one in render(UMBRELLA, values)
+        if (one["kind"], one["metadata"]["name"]) == ("ConfigMap", "preflight-injector")
+    ]
+    rendered = parse(made["data"]["config.yaml"]).config.checks
+    assert [check.image for check in parse(json.dumps(values)).config.checks] == [
+        check.image for check in rendered
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -70,7 +70,8 @@ Values = dict[str, Any]
 
 class Part(NamedTuple):
     """``config``: the program's own configuration. ``chart``: the chart's own values, by key; None
-    where the file is not Helm values. ``common``: what stands once for all parts. ``path``: what
+    where the file is not Helm values. ``common``: what stands once for all parts (of `global` what
+    is below `preflight`, and `imageRegistry`). ``path``: what
     stands before the paths of ``config`` in the file. ``said``: what was taken, in words; empty for
     a bare configuration."""
 
@@ -109,7 +110,7 @@ def part_of(
         return Part(raw, None, "", "", {})
     config = _pruned({key: value for key, value in values.items() if key not in own})
     chart_s = {key: values[key] for key in own if key in values}
-    shared = _map(common.get("preflight"))
+    shared = {**_map(common.get("preflight")), "imageRegistry": common.get("imageRegistry")}
     if path and _map(raw.get(COMPUTE_DOMAIN)).get("enabled") is True:
         shared = {"networkDeviceClasses": [names.CHANNEL_CLASS], **shared}
     if path and _map(raw.get(GPU_SCHEDULER)).get("enabled") is True:

@@ -4,9 +4,11 @@ Helm values, and of which namespaces' pods the API server asks the webhook. Pure
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
+from msgspec.structs import replace
 from preflight_kube.api.workloads.model import at, map_of, maps
 from preflight_kube.files import schema
 from preflight_proto.helm_values import DEPLOYED, part_of
@@ -28,6 +30,8 @@ OWN: Final = DEPLOYED | {
 """Values that say how the chart itself is deployed; the others are the webhook's configuration."""
 _CHECKS: Final = [{"name": "dcgm-diag", "image": "preflight-dcgm-diag"}]
 """The chart's own checks, where its values name none."""
+_REGISTRY: Final = re.compile(r"^(?:[^/]*[.:][^/]*|localhost)/")
+"""The registry that an image's reference names, as the chart knows it."""
 _LISTS: Final = {
     "properties": {
         key: {"type": "array", "items": {"type": "string"}}
@@ -145,8 +149,20 @@ def parse(text: str) -> InstalledRelease:
     )
     if problems:
         raise ConfigError([_located(problem, part.path, shared=shared) for problem in problems])
+    if isinstance(registry := part.common.get("imageRegistry"), str) and registry:
+        config = _mirrored(config, registry)
     excluded = tuple(part.chart.get("excludeNamespaces", EXCLUDED) or ())
     return InstalledRelease(config, Lists(tuple(own.get("namespaces", ())), excluded), part.said)
+
+
+def _mirrored(config: Config, registry: str) -> Config:
+    """Take the checks' images from ``registry``, as the chart does."""
+    mirror = registry.removesuffix("/")
+    checks = [
+        replace(check, image=f"{mirror}/{_REGISTRY.sub('', check.image)}")
+        for check in config.checks
+    ]
+    return replace(config, checks=tuple(checks))
 
 
 def _located(problem: str, path: str, *, shared: bool) -> str:
