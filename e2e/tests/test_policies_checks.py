@@ -139,11 +139,17 @@ def test_nobody_debugs_or_resizes_a_pod_whose_checks_may_run_again(
 def test_nobody_looks_through_more_than_a_hundred_containers_for_one_that_restarts_all(
     policies: PolicyServer,
 ) -> None:
-    made = checked_pod()
+    made = checked_pod(resources=resources("2"))
     made["spec"]["containers"] += [{"name": f"c{i}", "image": "x"} for i in range(100)]
     path = policies.stored(TRAINING, made)
     assert policies.patch(f"{path}/status", ended(0), user="system:node:one") == ""
-    assert "ephemeral container debug would share" in policies.debug(path, {})
+    why = "it has more than 100 containers, which preflight does not look through for one that restarts all of them"
+    said = policies.debug(path, {})
+    assert "ephemeral container debug would share the network of preflight-dcgm-diag" in said
+    assert f"{why} (restartPolicyRules): debug a copy of it." in said
+    said = policies.patch(f"{path}/resize", {"spec": {"resources": resources("10m")}})
+    by_itself = "resize of pods with pod-level resources is forbidden" in said  # Kubernetes 1.35
+    assert by_itself or f"{why} (restartPolicyRules): create it anew." in said
     assert policies.patch(path, {"metadata": {"labels": {"own": "x"}}}) == ""
 
 
