@@ -11,6 +11,7 @@ from preflight_gpu_scheduler.core.protocol import (
     Conflict,
     CreateLease,
     DeleteLease,
+    Exists,
     Stored,
 )
 from shapes import lease, pod
@@ -39,3 +40,19 @@ def test_a_pod_that_somebody_else_bound_there_meanwhile_keeps_no_lease_of_the_at
     steps.send((Stored(made),))
     steps.send((Conflict(),))
     assert steps.send((Stored(pod(node_name="n")),)) == (DeleteLease(lease=made),)
+
+
+def test_a_pod_that_cannot_have_all_of_its_gpus_gives_back_those_that_it_has_locked() -> None:
+    """Another one has locked the second meanwhile, and no third is left."""
+    choices = {
+        frozenset[int](): Chosen(ids=(0, 1)),
+        frozenset({1}): Chosen(why="too few free GPUs"),
+    }
+    job, first = BindJob(pod=pod(), node="n", own={}, uuids={}), lease("n", 0)
+    steps = bind(job, lambda busy, _: choices[busy], lambda _: Holder(pod("q")))
+    assert len(next(steps)) == 2
+    steps.send((Stored(first), Exists()))
+    assert steps.send((Stored(lease("n", 1, "uid-q", name="q")),)) == (DeleteLease(lease=first),)
+    with pytest.raises(StopIteration) as ended:
+        steps.send((Stored(),))
+    assert (ended.value.value.error, ended.value.value.sent) == ("too few free GPUs", False)
