@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import anyio
 import pytest
 from leading import Leading
 from played import Cluster
 from preflight_gang.api.sources import BUILT_IN
+from preflight_gang.cli import main
 from preflight_gang.config import Config, sources_of
 from preflight_gang.report.show import show
 from preflight_proto.gang_source import GangSource
+from preflight_testing.documents import ended
 from preflight_testing.plugin import ApiFixture
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +78,16 @@ async def test_a_gang_is_found_by_one_of_its_pods_and_by_its_record(cluster: Clu
     for name in ("pod-1", "preflight-job-1.labels"):
         assert await show(cluster.namespace, name, BUILT_IN) == every
     assert await show(cluster.namespace, "job-2", BUILT_IN) == ""
+
+
+async def test_a_gang_that_is_not_there_ends_show_with_1(cluster: Cluster) -> None:
+    await cluster.pair()
+    for words in (("job-2", "-n", cluster.namespace), ("-n", "another")):
+        end = await anyio.to_thread.run_sync(partial(ended, main, "show", *words))
+        what = 'no gang "job-2"' if "job-2" in words else "no gang"
+        said = f"{what} in namespace {words[-1]}; `-n` names another one."
+        assert (end.status, end.out) == (1, "")
+        assert said in end.err
 
 
 async def test_a_gang_of_a_configured_source_is_shown_with_its_size(cluster: Cluster) -> None:
