@@ -13,6 +13,8 @@ from types import ModuleType
 import pytest
 from driven import User, leads, template_of, until
 from preflight_computedomain.api.names import DOMAINS, LABEL, SLICES, TARGET_LABEL, TEMPLATES
+from preflight_computedomain.api.rights import RIGHTS
+from preflight_computedomain.core import slices
 from preflight_computedomain.core.claims import KubeletClaim
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client
@@ -160,3 +162,49 @@ async def test_what_a_claim_is_judged_by_is_read_consistently_and_watched_by_no_
     assert get.endswith("/resourceclaims/pod-channel")
     assert list_.startswith("list ")
     assert "resourceVersion" not in list_
+
+
+def written_out(component: str) -> set[tuple[str, str, str]]:
+    """Group, resource and verb of each right that the table gives an account."""
+    rights = {account.component: account.rights for account in RIGHTS.accounts}[component]
+    return {
+        (right.group, resource, verb)
+        for right in rights
+        for resource in ([right.resource] if isinstance(right.resource, str) else right.resource)
+        for verb in right.verbs.split()
+    }
+
+
+async def test_a_plugins_own_token_has_the_rights_of_the_table_and_writes_slices_of_its_node_alone(
+    guarded: ApiServer, user: User
+) -> None:
+    for node in ("own", "other"):
+        await user.client.create("/api/v1/nodes", {"metadata": {"name": node}})
+    token = guarded.token_of(HOME, PLUGIN, "own")
+
+    def posted(path: str, body: Object) -> tuple[int, Object]:
+        headers = [("Authorization", f"Bearer {token}"), ("Content-Type", "application/json")]
+        answer, text = guarded.exchange("POST", path, json.dumps(body).encode(), headers)
+        return answer.status, json.loads(text)
+
+    asked = {"kind": "SelfSubjectRulesReview", "apiVersion": "authorization.k8s.io/v1"}
+    path = f"/apis/{asked['apiVersion']}/selfsubjectrulesreviews"
+    status, review = posted(path, {**asked, "spec": {"namespace": user.namespace}})
+    assert status == 201
+    may = {
+        (group, resource, verb)
+        for rule in review["status"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    about_itself = {right for right in may if right[1].startswith("selfsubject")}
+    assert may - about_itself == written_out("kubelet-plugin")
+
+    def of(node: str) -> tuple[int, Object]:
+        body = slices.body(node, "a-uid", slices.channel("0.7", "570.158.1"))
+        return posted(f"{SLICES}?dryRun=All", body)
+
+    _, refused = await until(lambda: of("other"), lambda answer: answer[0] == 403)
+    assert "it names the token's own node, and no other selection" in refused["message"]
+    assert of("own")[0] == 201
