@@ -67,9 +67,7 @@ def _gpu_scheduler() -> CollectorRegistry:
     metrics = import_module("preflight_gpu_scheduler.metrics")
     extender, controller, node = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
     metrics.ExtenderMetrics(extender)
-    metrics.GpuControllerMetrics(controller)
-    client = SimpleNamespace(mirrors=_mirrors())
-    import_module("preflight_kube.runtime.controller").show_lag("gpu_scheduler", controller, client)
+    metrics.GpuControllerMetrics(controller).follow(SimpleNamespace(mirrors=_mirrors()))
     metrics.AgentMetrics(node)
     return _together(extender, controller, node)
 

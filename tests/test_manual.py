@@ -237,6 +237,7 @@ _FAMILIES = {
     "GaugeMetricFamily": "",
     "Histogram": "",
     "HistogramMetricFamily": "",
+    "show_lag": "",
     # The same with their registry, as a service binds it once.
     "counter": "_total",
     "gauge": "",

@@ -1,4 +1,4 @@
-"""What the metrics say of mirrors: one series a collection, 1 while it is behind; and of who leads."""
+"""What the metrics say of mirrors, one series a collection, and of the replica that leads."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, Requests
 from preflight_kube.client.decoding import Identity, Unreadable
 from preflight_kube.client.watch_lag import Mirrors
+from preflight_kube.runtime import manager
 
 
 def test_the_gauge_is_one_while_a_mirror_is_behind_and_what_cannot_be_read_is_counted() -> None:
@@ -62,6 +63,6 @@ def test_the_gauge_of_the_lead_is_one_while_it_lasts_and_zero_once_it_is_lost(
         anyio.run(played, build, registry)
         return 0
 
-    monkeypatch.setattr(service.manager, "run", run)
+    monkeypatch.setattr(manager, "run", run)
     service.run(cast(Connection, None), Config(), namespace="n", host="", port=0)
     assert shown == [0, 1, 0]

@@ -122,7 +122,9 @@ def test_leadership_is_shown_while_it_lasts() -> None:
 def test_how_far_mirrors_are_behind_is_the_one_that_is_furthest_behind() -> None:
     registry, now = CollectorRegistry(), [0.0]
     mirrors = Mirrors(lambda: now[0])
-    show_lag("things", registry, cast(Client, SimpleNamespace(mirrors=mirrors)))
+    show_lag(
+        "things_mirror_behind_seconds", registry, cast(Client, SimpleNamespace(mirrors=mirrors))
+    )
 
     def behind() -> float | None:
         return registry.get_sample_value("things_mirror_behind_seconds")

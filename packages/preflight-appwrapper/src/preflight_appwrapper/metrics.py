@@ -91,4 +91,4 @@ class Metrics:
     def follow(self, client: Client) -> None:
         """Show what ``client`` sends, and how far what it mirrors is behind the cluster."""
         self.runtime.sends(client)
-        show_lag("appwrapper", self.registry, client)
+        show_lag("appwrapper_mirror_behind_seconds", self.registry, client)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from preflight_kube.runtime.controller import RuntimeMetrics
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.controller import RuntimeMetrics, show_lag
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _MILLISECONDS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
@@ -19,11 +20,16 @@ class WriteMetrics:
     """Counts of what a controller or an extender writes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
         counter = self._counter = partial(Counter, registry=registry)
         self._gauge = partial(Gauge, registry=registry)
         self._histogram = partial(Histogram, registry=registry)
         about = "Writes on Leases, and Bindings."
         self.writes = counter("gpu_scheduler_lease_writes", about, ["op", "result"])
+
+    def follow(self, client: Client) -> None:
+        """Show how far what ``client`` mirrors is behind the cluster."""
+        show_lag("gpu_scheduler_mirror_behind_seconds", self._registry, client)
 
 
 class ExtenderMetrics(WriteMetrics):

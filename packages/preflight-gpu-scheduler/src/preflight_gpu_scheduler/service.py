@@ -60,8 +60,6 @@ class Process(NamedTuple):
 
     def extender(self, port: int) -> int:
         """Answer kube-scheduler at ``port``, on loopback."""
-        from preflight_kube.runtime.controller import show_lag
-
         from preflight_gpu_scheduler.controller.apply import Executor
         from preflight_gpu_scheduler.controller.cache import GpuCache
         from preflight_gpu_scheduler.metrics import ExtenderMetrics
@@ -71,7 +69,7 @@ class Process(NamedTuple):
 
         async def build(client: Client) -> Parts:
             cache, metrics = GpuCache(client, config), ExtenderMetrics(registry)
-            show_lag("gpu_scheduler", registry, client)
+            metrics.follow(client)
             executor = Executor(client, config, cache, metrics)
             extender = Extender(client, config, cache, metrics, executor)
             server = serving(Application(extender, metrics), port)
@@ -81,8 +79,6 @@ class Process(NamedTuple):
 
     def controller(self, namespace: str) -> int:
         """Be a replica of those of which one leads, by a lease in ``namespace``."""
-        from preflight_kube.runtime.controller import show_lag
-
         from preflight_gpu_scheduler.controller.cache import GpuCache
         from preflight_gpu_scheduler.controller.controller import Controller
         from preflight_gpu_scheduler.metrics import GpuControllerMetrics
@@ -91,7 +87,7 @@ class Process(NamedTuple):
 
         async def build(client: Client) -> Parts:
             cache, metrics = GpuCache(client, config, gangs=True), GpuControllerMetrics(registry)
-            show_lag("gpu_scheduler", registry, client)
+            metrics.follow(client)
             metrics.runtime.sends(client)
 
             async def act(leadership: Leadership) -> None:

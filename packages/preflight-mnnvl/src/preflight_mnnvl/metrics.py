@@ -90,7 +90,7 @@ class Metrics:
 
     def _follows(self, client: Client) -> None:
         self.runtime.sends(client)
-        show_lag("mnnvl", self.registry, client)
+        show_lag("mnnvl_mirror_behind_seconds", self.registry, client)
 
     def supports(self, ok: Callable[[], bool], nodes: Callable[[], int | None]) -> None:
         """Show what the cluster can do now."""

@@ -40,12 +40,12 @@ class Collected(Collector):
         return self._collect()
 
 
-def show_lag(prefix: str, registry: CollectorRegistry, client: Client) -> None:
-    """Show in ``registry`` for how long a mirror of ``client`` has been behind; the metric's name
-    begins with ``prefix``.
+def show_lag(name: str, registry: CollectorRegistry, client: Client) -> None:
+    """Show in ``registry``, as the metric ``name``, for how long a mirror of ``client`` has been
+    behind.
     """
     Gauge(
-        f"{prefix}_mirror_behind_seconds",
+        name,
         "For how long the mirror that is furthest behind has been; 0 where none is.",
         registry=registry,
     ).set_function(lambda: max(client.mirrors.behind().values(), default=0.0))
