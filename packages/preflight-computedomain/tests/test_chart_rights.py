@@ -168,8 +168,8 @@ def written_out(component: str) -> set[tuple[str, str, str]]:
     """Group, resource and verb of each right that the table gives an account."""
     may: set[tuple[str, str, str]] = set()
     for right in {account.component: account.rights for account in RIGHTS.accounts}[component]:
-        resource = str(right.resource)  # this account has none on several at once
-        may |= {(right.group, resource, verb) for verb in right.verbs.split()}
+        group, resource = str(right.group), str(right.resource)  # none is on several at once
+        may |= {(group, resource, verb) for verb in right.verbs.split()}
     return may
 
 
