@@ -187,6 +187,22 @@ def test_a_node_with_a_single_gpu_has_no_hairpin_by_nccl() -> None:
     assert any(one.order.common.hairpin for one in world.probes())
 
 
+@pytest.mark.parametrize(("itself", "blamed"), [(1, {}), (3, {1: "NODE_SLOW"})])
+def test_a_suspect_with_a_single_gpu_keeps_no_other_one_from_its_hairpin(
+    itself: int, blamed: dict[int, str]
+) -> None:
+    def told(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
+        times = 5 if 6 in group else 1 if 1 not in group else itself if len(group) == 1 else 3
+        return dict.fromkeys(group, took(HEALTHY * times))
+
+    single = (5, 6, 7, 8, 9)
+    world = World(10, told, backend="nccl", workers=2, single=single, down=(1,))
+    verdict = world.run()
+    orders = [each.order.orders for each in world.probes() if each.order.common.hairpin]
+    assert all(1 in order and not {*order} & {*single} for order in orders)
+    assert (verdict.blamed, len(orders)) == (blamed, 2 if blamed else 1)
+
+
 def apart(nodes: int, slow: int) -> dict[int, RankReport | RankStage]:
     """The gang's own all-reduce, in which one member took twice as long as the others."""
     return {rank: took(HEALTHY * (2 if rank == slow else 1)) for rank in range(nodes)}

@@ -95,6 +95,8 @@ class World:
     rounds: list[LaunchRound | ProbeRound] = field(default_factory=list)
     clock: float = 0.0
     down: tuple[int, ...] = ()
+    single: tuple[int, ...] = ()
+    """Nodes whose members have one worker each."""
     leaf: bool = False
     """Whether all nodes are behind one leaf, and the operator says so."""
 
@@ -109,7 +111,7 @@ class World:
                 pod=f"pod-{rank}",
                 node=f"node-{rank // self.pods}",
                 backend=self.backend,
-                workers=self.workers,
+                workers=1 if rank // self.pods in self.single else self.workers,
                 topology_file=self.files.get(rank, ""),
                 topology_content=self.contents.get(rank, ""),
                 variables=self.variables.get(rank, ""),

@@ -140,13 +140,13 @@ def replay(
 def skip(
     state: localise.State, shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder
 ) -> localise.State:
-    """The state after those rounds, too, that cannot be run here: nodes with a single GPU have no
-    hairpin, and nothing is learnt from it.
+    """The state after those rounds, too, that cannot be run here: where all have a single GPU there
+    is no hairpin, and nothing is learnt from it.
     """
     while isinstance(step := localise.next(state), localise.Round):
         nodes = [probe.members[0] for probe in step.probes]
         own = step.phase is localise.Phase.HAIRPIN
-        if not own or all(_workers(shape, hellos, start, node) for node in nodes):
+        if not own or any(_workers(shape, hellos, start, node) for node in nodes):
             break
         state = _unplayed(state, step)
     return state
@@ -205,7 +205,8 @@ def next_probes(
     hung: bool,
     skipped: Sequence[localise.Round] = (),
 ) -> Probes | None:
-    """The probes of one round; None when there is no time for it. ``last``: the gang's launch;
+    """The probes of one round, but for hairpins of nodes that have none; None when there is no time
+    for it. ``last``: the gang's launch;
     ``left``: seconds for all rounds to come. ``hung``: the gang's own workers may sit in it still.
     ``skipped``: the rounds just before it of which nothing was learnt.
 
@@ -216,7 +217,10 @@ def next_probes(
     seconds = (left - step.wait) / (localise.most_rounds(len(shape.endpoints)) + 1 - step.number)
     if seconds < LEAST_ROUND:
         return None
-    groups = tuple(shape.members(probe.members) for probe in step.probes)
+    nodes = [probe.members[0] for probe in step.probes]
+    loops = {node: _workers(shape, hellos, start, node) for node in nodes} if hairpin else {}
+    probes = [probe for probe in step.probes if not hairpin or loops[probe.members[0]]]
+    groups = tuple(shape.members(probe.members) for probe in probes)
     own = not hairpin and _looped(groups, rounds)
     fresh = hung or own or any(_broke(played) for played in rounds)
     init, timeout = INIT_SHARE * seconds, seconds
@@ -225,10 +229,9 @@ def next_probes(
         timeout = min(left - step.wait, init + (1 - INIT_SHARE) * seconds)
     number, size = last.number + len(rounds) + 1, size_of(last)
     orders: dict[int, ProbeOrder] = {}
-    for index, (probe, group) in enumerate(zip(step.probes, groups, strict=True)):
-        workers = {rank: hellos[rank].workers for rank in group}
-        looped = _workers(shape, hellos, start, probe.members[0]) if hairpin else {}
-        workers |= looped
+    for index, (probe, group) in enumerate(zip(probes, groups, strict=True)):
+        looped = loops.get(probe.members[0], {})
+        workers = {rank: hellos[rank].workers for rank in group} | looped
         base = 0
         for rank, count in workers.items():
             orders[rank] = ProbeOrder(
@@ -275,12 +278,13 @@ def _halves(group: Sequence[int], hellos: Mapping[int, Hello]) -> bool:
 
 def outcomes(shape: EndpointMap, played: ProbeRound) -> list[localise.Result]:
     """One result for each probe of the round, in their order."""
-    return [_outcome(shape, played, index) for index in range(len(played.order.groups))]
+    return [_outcome(shape, played, probe) for probe in played.order.step.probes]
 
 
-def _outcome(shape: EndpointMap, played: ProbeRound, index: int) -> localise.Result:
-    group = played.order.groups[index]
-    order = played.order.orders[group[0]]
+def _outcome(shape: EndpointMap, played: ProbeRound, probe: localise.Probe) -> localise.Result:
+    group = shape.members(probe.members)
+    if (order := played.order.orders.get(group[0])) is None:  # a node that has no hairpin
+        return localise.Result(Status.UNJUDGED)
     if (own := _own(shape, played, group)) is not None:
         return own
     results = [played.results[rank] for rank in group if rank in played.results]
