@@ -348,6 +348,44 @@ def test_that_a_peer_refuses_a_connection_does_not_hide_that_its_workers_ended()
     assert "node-3: RANK_DIED, gone" in verdict.reason
 
 
+REFUSED = Failure("environment", "BOOTSTRAP", "connection refused")
+NO_STORE = Failure("launch", "RENDEZVOUS_FAILED", "no store")
+CLOSED = Failure("peer", "NCCL_REMOTE_ERROR", "a peer ended")
+
+
+@pytest.mark.parametrize(
+    ("own", "others"),
+    [
+        (REFUSED, REFUSED),
+        (REFUSED, None),
+        (None, REFUSED),
+        (REFUSED, CLOSED),
+        (CLOSED, REFUSED),
+        (NO_STORE, CLOSED),
+    ],
+)
+def test_ends_that_do_not_come_together_say_nothing_of_either(
+    own: Failure | None, others: Failure | None
+) -> None:
+    def told(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
+        if 3 not in group or len(group) == 1:
+            return slow(1)(group)
+        troubles = {rank: own if rank == 3 else others for rank in group}
+        return {
+            rank: RankReport(0, trouble=trouble) if trouble else RankStage("connected")
+            for rank, trouble in troubles.items()
+        }
+
+    verdict = sick(6, 1, told).run()
+    assert (verdict.outcome, verdict.code, verdict.blamed) == (
+        "failed",
+        "LOW_BANDWIDTH",
+        {1: "NODE_SLOW"},
+    )
+    assert not re.search("could not take part|BOOTSTRAP", verdict.reason)
+    assert verdict.named[3].endswith("settle it: test it with other nodes")
+
+
 def test_a_worker_that_falls_silent_is_named_and_not_blamed() -> None:
     gang = {rank: RankStage("measuring", 1, silent=rank == 2) for rank in range(4)}
     verdict = World(4, slow(), gang=dict(gang)).run()

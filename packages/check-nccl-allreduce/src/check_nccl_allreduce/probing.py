@@ -293,7 +293,7 @@ def _outcome(shape: EndpointMap, played: ProbeRound, probe: localise.Probe) -> l
     ready = all(played.is_ready(rank) for rank in group)
     troubles = [result.trouble for result in results if result.trouble is not None]
     if troubles:
-        broken = ready and any(trouble.kind != "launch" for trouble in troubles)
+        broken = ready and not any(_apart(trouble) for trouble in troubles)
         return localise.Result(Status.ERROR if broken else Status.UNJUDGED)
     if len(results) < len(group):
         return localise.Result(Status.HANG if ready else Status.UNJUDGED)
@@ -330,18 +330,23 @@ def _own(shape: EndpointMap, played: ProbeRound, group: Sequence[int]) -> locali
     return None
 
 
-def _strongest(cause: tuple[int, Failure]) -> tuple[bool, bool]:
-    """Devices first, and last that nobody answers at a peer's address: whoever met one that ended
-    says so.
+def _strongest(cause: tuple[int, Failure]) -> bool:
+    """Devices first."""
+    return cause[1].kind != "device"
+
+
+def _apart(trouble: Failure) -> bool:
+    """Whether the ends did not come together: that is the way between them, or who should have
+    answered, and nothing that the one who says it has by itself.
     """
-    return cause[1].kind != "device", cause[1].code == "BOOTSTRAP"
+    return trouble.kind == "launch" or trouble.code == "BOOTSTRAP"
 
 
 def _local(played: ProbeRound, ranks: Sequence[int]) -> Iterator[tuple[int, Failure]]:
     for rank in ranks:
         answers = (played.opened.get(rank), played.results.get(rank))
         for trouble in (answer.trouble for answer in answers if answer is not None):
-            if trouble is not None and trouble.kind in _OWN:
+            if trouble is not None and trouble.kind in _OWN and not _apart(trouble):
                 yield rank, trouble
         stage = played.stages.get(rank)
         if rank not in played.results and stage is not None and stage.silent:

@@ -35,7 +35,7 @@ _SYMPTOM = {
     Status.ERROR: "failed",
 }
 LESSER = "its paths are as slow as most of this gang's, where the fastest reach more: look at what the slow nodes share, and test it with the fast ones"
-_UNREACHED = "no path to it came up, and its partners reach each other: look at its NIC, cable and switch port"
+_UNREACHED = "no path to it came up, and its partners reach each other: look at what may keep its pod apart (network policies, NCCL_SOCKET_IFNAME), and at its NIC, cable and switch port"
 _ZONE = {
     Zone.BELOW: "is below its floor",
     Zone.BETWEEN: "is between its floor and what is expected",
