@@ -5,7 +5,9 @@ from types import TracebackType
 import anyio
 import pytest
 from check_nccl_allreduce import check
-from check_nccl_allreduce.budget import Budget
+from check_nccl_allreduce.budget import Budget, is_last
+from check_nccl_allreduce.control.messages import HeartbeatPace, LaunchOrder, RankStage
+from check_nccl_allreduce.control.rounds import LaunchRound, Wait
 from check_nccl_allreduce.settings import Settings
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +51,31 @@ def test_whatever_the_gang_took_the_whole_stays_within_what_is_allowed(
 ) -> None:
     one, spent = Budget(allowed), share * allowed
     assert spent + one.probes(spent, spent) + one.report <= allowed + 1e-6
+
+
+@given(share=st.floats(0.001, 0.5), left=st.floats(1, 3600))
+def test_an_iteration_that_takes_up_to_half_of_the_time_is_measured_after_a_first_one(
+    share: float, left: float
+) -> None:
+    took, ended = share * left, 1
+    while not is_last(ended * took, 0.0, left, took):
+        ended += 1
+    assert (ended + 1) * took <= left * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("check_timeout", "stall"), [(30.0, 6.0), (180.0, 30.0), (300.0, 40.0), (3600.0, 480.0)]
+)
+def test_a_launch_hangs_where_no_rank_gets_further_in_a_third_of_its_time(
+    check_timeout: float, stall: float
+) -> None:
+    within = Budget(check_timeout).launch
+    this = LaunchRound(LaunchOrder(1, 29500, "nccl", 4096, 20, 5, 16, 100.0, within=within))
+    wait = Wait(this, (0, 1), 0.0, HeartbeatPace.of(2), within=within, over=within)
+    for rank in (0, 1):
+        this.stages[rank] = RankStage("ready")
+        wait.news(rank, 9.0)
+    assert wait.until == 9.0 + min(stall, within - 9.0)
 
 
 class LongEnd:

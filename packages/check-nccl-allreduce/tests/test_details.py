@@ -14,7 +14,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from check_nccl_allreduce import localise, probing
-from check_nccl_allreduce.control.messages import Detail, Hello, LaunchOrder, RankReport, RankStage
+from check_nccl_allreduce.control.messages import (
+    Detail,
+    Failure,
+    Hello,
+    LaunchOrder,
+    RankReport,
+    RankStage,
+)
 from check_nccl_allreduce.control.rounds import LaunchRound, ProbeRound, Probes
 from check_nccl_allreduce.localise import Endpoint, Phase, Probe, Role, Round
 from needs import needs_torch
@@ -35,9 +42,8 @@ def hellos(*workers: int) -> dict[int, Hello]:
 def asked(*workers: int, shape: probing.EndpointMap = SHAPE) -> Probes:
     step = Round(4, Phase.CONFIRM, (Probe((0, 1), Role.ACCUSED, detail=True),))
     start = LaunchOrder(1, 29500, "nccl", 10**9, 3, 1, sum(workers), 60.0)
-    probes = probing.next_probes(
-        step, shape, hellos(*workers), LaunchRound(start), [], left=60.0, hung=False
-    )
+    launch = LaunchRound(start, {0: RankReport(1, (0.02,), 1)})
+    probes = probing.next_probes(step, shape, hellos(*workers), launch, [], left=60.0, hung=False)
     assert probes is not None
     return probes
 
@@ -77,6 +83,17 @@ def test_where_the_gangs_own_all_reduce_takes_longer_than_a_second_pairs_move_a_
     probes = probing.next_probes(step, SHAPE, hellos(2, 2), launch, [], left=60.0, hung=False)
     assert probes is not None
     assert (probes.common.size // MIB, probes.common.size % 4) == (size, 0)
+
+
+@pytest.mark.parametrize(
+    ("results", "size"),
+    [({}, 256), ({0: RankReport(1, trouble=Failure("peer", "NCCL_REMOTE_ERROR", "ended"))}, 4096)],
+)
+def test_where_nobody_has_ended_pairs_move_a_part_of_it_for_all_may_be_slow(
+    results: dict[int, RankReport], size: int
+) -> None:
+    start = LaunchOrder(1, 29500, "nccl", 4096 * MIB, 3, 1, 4, 60.0)
+    assert probing.size_of(LaunchRound(start, results)) == size * MIB
 
 
 def test_no_round_has_more_than_there_is() -> None:

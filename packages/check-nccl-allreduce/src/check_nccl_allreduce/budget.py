@@ -21,7 +21,12 @@ LEAST_LOCALIZATION: Final = 0.5
 slow too, pairs are still measured.
 """
 LONGER: Final = 1.5
-"""Times what the last launch took, for the next to fit: none ends at the same second as another."""
+"""Times what the last launch or iteration took, for the next to fit: none ends at the same second
+as another."""
+ENDS: Final = 0.5
+"""Of the time that is left once the communicator works, in which iterations are begun: the last one
+has as much to end.
+"""
 
 
 @dataclass(frozen=True)
@@ -54,3 +59,10 @@ class Budget:
     def probes(self, spent: float, since: float) -> float:
         """The same for probes, the first of which could start at ``since``."""
         return min(self.left(spent), LOCALIZATION_SHARE * self.allowed - (spent - since))
+
+
+def is_last(now: float, begun: float, until: float, took: float) -> bool:
+    """Tell whether the iteration that begins ``now`` is to be the last, so that all have ended
+    ``until`` then. ``begun``: when the communicator worked; ``took``: the longest one so far.
+    """
+    return now >= begun + ENDS * (until - begun) or now + (1 + LONGER) * took > until

@@ -188,9 +188,12 @@ def finish(state: localise.State) -> localise.Verdict:
 
 
 def size_of(last: LaunchRound) -> int:
-    """Bytes of the probes that follow this launch."""
+    """Bytes of the probes that follow this launch: the fewest where nobody has reported, for what
+    does not end in the gang's time may be merely slow.
+    """
     times = [median(each.times) for each in last.results.values() if each.times]
-    part = int(BRIEF / max([BRIEF, *times]) * last.order.size) // 4 * 4
+    share = BRIEF / max([BRIEF, *times]) if last.results else 0.0
+    part = int(share * last.order.size) // 4 * 4
     return min(last.order.size, max(LEAST_SIZE, part))
 
 

@@ -15,6 +15,8 @@ SETTLE: Final = 3.0
 """Seconds to hear the others once one member has failed: who fell over whom is in them."""
 STALLED_AFTER: Final = 30.0
 """Seconds in which no rank gets further once all communicators work, and then it hangs."""
+SLOWEST: Final = 1 / 3
+"""Of a launch's time, where that is more: an iteration that takes less is measured, and no hang."""
 PROBE_STALLED_AFTER: Final = 10.0
 """The same for a probe, which has one neighbour's speed and not that of the slowest of all."""
 STALL_SHARE: Final = 0.5
@@ -118,7 +120,8 @@ class Wait:
         over: float,
     ) -> None:
         self._this, self._started, self._within, self._over = this, started, within, over
-        stalled_after = STALLED_AFTER if isinstance(this, LaunchRound) else PROBE_STALLED_AFTER
+        launch = isinstance(this, LaunchRound)
+        stalled_after = max(STALLED_AFTER, SLOWEST * over) if launch else PROBE_STALLED_AFTER
         self._stall = min(STALL_SHARE * over, max(stalled_after, HEARTBEATS * pace.interval))
         self._settle = max(SETTLE, pace.interval)
         self.unready = set(ranks)

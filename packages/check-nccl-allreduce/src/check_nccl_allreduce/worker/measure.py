@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .. import budget
 from . import pattern
 
 ROWS_AT_ONCE = 256
@@ -24,10 +25,6 @@ the sum is wrong, in 2 kB.
 SAMPLES_AT_ONCE = 8
 SAMPLE_ROWS = 32
 """Rows looked through in one step for them: their positions take 16 MB."""
-ENDS = 0.5
-"""Of the time that is left once the communicator works, in which iterations are begun: the last one
-has as much to end.
-"""
 SPARE = 1 << 30
 """Bytes of GPU memory that NCCL's buffers and the CUDA context may take besides the data."""
 
@@ -136,19 +133,18 @@ def reduce_all(
     times: list[float] = []
     wrong, where = 0, ""
     samples: list[tuple[int, int, float]] = []
-    now = time.monotonic()
-    ends = now + ENDS * (task.until - now) if task.until else math.inf
-    last = False
+    begun, took = time.monotonic(), 0.0
     for iteration in range(task.warmup + task.iterations):
+        began = time.monotonic()
         _fill(data, tables.row(rank, iteration))
         if iteration == task.warmup:
             say("measuring", iteration)
-        counts = iteration >= task.warmup or last
-        align.fill_(time.monotonic() >= ends)
+        align.fill_(budget.is_last(began, begun, task.until or math.inf, took))
         seconds = timed(partial(dist.all_reduce, data), align, device)
         # How many say that it is late: all ranks read the same, and so end with the same iteration.
         # What is no such number was corrupted on its way, and ends nobody's.
         last = 1 <= align.item() <= world
+        counts = iteration >= task.warmup or (last and iteration > 0)
         if counts:
             times.append(seconds)
         bad, first = _compare(data, tables.reduced(iteration))
@@ -160,6 +156,7 @@ def reduce_all(
                 (iteration, *residual) for residual in _residuals(data, tables.reduced(iteration))
             ]
         say("measuring", iteration + 1)
+        took = max(took, time.monotonic() - began)
         if counts and last:
             break
     gpu = _uuid(device) if wrong else ""
