@@ -24,7 +24,7 @@ NO_SPACE = "u:9621:9691 [6] misc/shmutils.cc:71 NCCL WARN Error: failed to exten
 SYSTEM = "h: Test NCCL failure common.cu:1119 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '"
 ECC = "h:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'"
 REFUSED = "h:1:2 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.1<4242> failed : Connection refused"
-NO_FILE = "h:1:2 [0] graph/xml.cc:300 NCCL WARN Could not open XML topology file /x.xml : No such file or directory"
+NO_FILE = "h:1:2 [0] graph/xml.cc:300 NCCL WARN XML Parse : Unexpected EOF"
 
 ENVIRONMENT, DEVICE = ErrorKind.ENVIRONMENT, ErrorKind.DEVICE
 PEER, CLASS = ErrorKind.PEER, ErrorKind.CLASS

@@ -104,7 +104,7 @@ _RULES: Final = (
     _environment(
         "FABRIC_NOT_READY",
         r"system not yet initialized|fabric manager.*not (?:running|ready)|IMEX.*not (?:running|ready|initialized)"
-        r"|MNNVL \(cliqueSize \d+\) is available but not working|Failed to bind NVLink SHARP",
+        r"|MNNVL \(cliqueSize \d+\) is available but not (?:working|supported)|Failed to bind NVLink SHARP",
         _FABRIC,
         _START_FABRIC,
     ),
@@ -113,7 +113,8 @@ _RULES: Final = (
         r"driver version is insufficient|no kernel image is available|device kernel image is invalid|unsupported display driver|forward compatib"
         r"|named symbol not found|PTX was compiled with an unsupported toolchain|NVIDIA driver on your system is too old"
         r"|Driver/library version mismatch|CUDA driver is a stub library|not supported in the installed CUDA driver"
-        r"|CUDA Driver version found is \d+\. Minimum|invalid device function",
+        r"|CUDA Driver version found is \d+\. Minimum|invalid device function"
+        r"|CUDA some PFN functions not found|Failed to load CUDA missing symbol",
         "the driver and the image's CUDA do not fit",
         "use an image that was built for this driver and these GPUs, and restart a node whose driver was upgraded while it ran",
     ),
@@ -158,12 +159,13 @@ _RULES: Final = (
         r"GPU is lost|fallen off the bus|\bXid\b[^\n]*: (?:79|62|119|120)\b",
         "the driver has lost the GPU",
     ),
-    # --- environment again. After device faults: NCCL warns of the first two and goes on, and of a
-    # peer that died of a fault neither the shared memory nor the listening sockets are left.
+    # --- environment again. After device faults: NCCL warns of some and goes on, and of a peer that
+    # died of a fault neither the shared memory nor the listening sockets are left.
     _environment(
         "TOPOLOGY_FILE_UNREADABLE",
-        r"Could not open XML topology file|XML (?:Parse(?: error)?|Mismatch) :|XML parse error|too many XML|XML parser is limited"
-        r"|topology file.*(?:No such file|not found)",
+        # Of a file that it cannot open it warns, and goes on without.
+        r"XML (?:Parse(?: error)?|Mismatch) :|XML parse error|too many XML|XML parser is limited"
+        r"|XML Topology has wrong version|Error : (?:name|value) \S+ too long",
         "NCCL could not read its topology file",
         "correct or remove NCCL_TOPO_FILE",
     ),
@@ -183,7 +185,9 @@ _RULES: Final = (
         "HOST_LIMIT",
         r"Too many open files|(?:pthread_create|Thread creation) failed|Failed to malloc \d+ bytes|alloc\([^)]*\) returned null"
         r"|(?:shared memory|Call to \w+ failed).*(?:Permission denied|Operation not permitted|Read-only file system)"
-        r"|(?:CUDA|Cuda) (?:failure|error)\b.*\boperation not permitted",
+        r"|(?:CUDA|Cuda) (?:failure|error)\b.*\boperation not permitted"
+        # C++'s last words of a thread or memory that it did not get
+        r"|what\(\): +(?:Resource temporarily unavailable|std::bad_alloc)",
         "the operating system refused NCCL files, threads, memory or access",
         "raise the container's limits (open files, processes, memory), and see that it may write to /dev/shm and open its devices",
     ),
@@ -195,9 +199,9 @@ _RULES: Final = (
     ),
     _environment(
         "NCCL_VERSIONS",
-        r"Mismatched NCCL version detected",
-        "the ranks have different versions of NCCL",
-        "give all members the same image",
+        r"Mismatched NCCL version detected|message truncated : receiv|collective mismatch error",
+        "the ranks have different versions or settings of NCCL",
+        "give all members the same image and the same variables",
     ),
     # --- peer, by what only an open connection can say: once a peer has died, others are refused
     # when they connect to it
@@ -208,12 +212,13 @@ _RULES: Final = (
     ),
     _environment(
         "BOOTSTRAP",
-        # "Net : Connect" up to NCCL 2.17, "returned" from 2.21, with the number of attempts from
-        # 2.27
-        r"(?:Net : |socket(?:Start|Poll)Connect: )connect to \S+ (?:failed|returned)\b.*(?:refused|No route|timed out|unreachable|abort)"
-        r"|socket(?:Start|Poll)Connect: exceeded timeouts|Bootstrap : no socket interface found"
-        r"|No interface found in the same subnet|no device found .*verify NCCL_OOB_NET_IFNAME"
-        r"|No route to host|bootstrap.*(?:Connection refused|no route)",
+        # "Net : Connect" up to NCCL 2.17, "returned" from 2.21; "exceeded retries" up to 2.23
+        r"Net : connect to \S+ failed|socket(?:Start|Poll)Connect\b.* (?:failed|returned)\b"
+        r"|socket\w+: exceeded|socketTryAccept: Accept failed"
+        r"|Call to (?:bind|listen|accept|socket|getsockname|getifaddrs|[gs]etsockopt(?: [A-Z_ ]+)?) failed"
+        r"|no (?:socket |IP |usable listening )?interface found"
+        r"|Bootstrap Root : (?:mismatch|rank \d+ of \d+ ranks has already)"
+        r"|no device found .*verify NCCL_OOB_NET_IFNAME|No route to host|bootstrap.*(?:Connection refused|no route)",
         "NCCL could not open its bootstrap connection",
         "check NCCL_SOCKET_IFNAME and the network policies between the pods",
     ),
@@ -236,8 +241,9 @@ _RULES: Final = (
         "RDMA_ADDRESS",
         # Between nodes that reach each other; a way that does not answer ends in a time-out
         # instead, and is the peer's.
-        r"Call to ibv_modify_qp failed\b.*(?:Invalid argument|No data available|No such device)",
-        "a network card has no address that NCCL could connect with (its GID)",
+        r"Call to ibv_modify_qp failed\b.*(?:Invalid argument|No data available|No such device)"
+        r"|(?:only one link type|with one type of link) using NCCL_IB_HCA|net devices with different link_layer",
+        "a network card has no address that NCCL could connect with (its GID), or is of another link type",
         "see that the card has its IP address (show_gids), and correct NCCL_IB_GID_INDEX and NCCL_IB_HCA, which must not mix link types",
     ),
     # --- peer: what survivors say of somebody else
