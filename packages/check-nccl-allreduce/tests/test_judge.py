@@ -152,7 +152,7 @@ def test_wrong_data_fails_whatever_the_bandwidth() -> None:
     [
         (("peer", "environment"), "environment", "inconclusive"),
         (("peer", "device"), "device", "failed"),
-        (("device", "environment"), "environment", "inconclusive"),
+        (("environment", "device"), "device", "failed"),
         (("peer", "died"), "died", "failed"),
         (("class", "launch"), "launch", "inconclusive"),
         (("peer", "class"), "class", "failed"),
@@ -185,6 +185,26 @@ def test_a_refused_connection_does_not_hide_why_the_peer_was_gone(
     refused = Failure("environment", "BOOTSTRAP", "connection refused")
     verdict = judged({0: RankReport(1, trouble=refused), 1: RankReport(1, trouble=other)})
     assert (verdict.code, verdict.outcome) == (code, outcome)
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [("GPU_NVLINK", "FABRIC_NOT_READY"), ("GPU_ECC", "GPU_ECC")]
+)
+def test_another_nodes_fabric_may_be_what_fails_an_nvlink_and_no_other_device(
+    code: str, outcome: str
+) -> None:
+    fabric = Failure("environment", "FABRIC_NOT_READY", "IMEX is not ready")
+    device = Failure("device", code, "uncorrectable")
+    verdict = judged({0: RankReport(1, trouble=fabric), 1: RankReport(1, trouble=device)})
+    assert (verdict.code, verdict.blamed) == (outcome, {1: code} if code == outcome else {})
+
+
+@pytest.mark.parametrize("unknown", [0, 1])
+def test_what_nobody_knows_does_not_hide_an_error_of_nccl_by_its_place(unknown: int) -> None:
+    troubles = [Failure("class", "WORKER_ERROR", "?"), Failure("class", "NCCL_CUDA_ERROR", "719")]
+    results = {unknown: troubles[0], 1 - unknown: troubles[1]}
+    verdict = judged({rank: RankReport(1, trouble=each) for rank, each in results.items()})
+    assert (verdict.outcome, verdict.code) == ("failed", "NCCL_CUDA_ERROR")
 
 
 def test_a_lost_member_decides_over_what_the_survivors_say() -> None:
@@ -252,6 +272,17 @@ def test_a_member_that_cannot_take_part_ends_all_before_the_first_round(
     assert isinstance(verdict, VerdictMessage)
     assert (verdict.outcome, verdict.code) == (outcome, code)
     assert "rank 1 (pod-1 on node-1): no GPU can be seen" in verdict.reason
+
+
+def test_a_member_that_is_skipped_lets_no_other_through_that_has_a_trouble() -> None:
+    codes = {0: "MIG", 1: "NO_GPU", 2: "GPU_SHARED"}
+    those = {
+        rank: msgspec.structs.replace(hello, trouble=Failure("local", codes[rank], "why"))
+        for rank, hello in hellos(3).items()
+    }
+    verdict = judge.next_step(judge.JudgePlan(Settings(), (1, 2), 9.0), those, [])
+    assert isinstance(verdict, VerdictMessage)
+    assert (verdict.outcome, verdict.code) == ("inconclusive", "NO_GPU")
 
 
 def test_members_with_different_backends_do_not_start() -> None:

@@ -44,6 +44,7 @@ so that healthy ones hardly differ.
 SUSPECTS: Final = 8
 """Names in a line of the log."""
 
+_SKIPPED: Final = frozenset({"MIG", "GPU_SHARED"})
 ROUNDS: Final = 2
 """Launches at most: what may be an accident of starting (a port that was taken, a rank that was
 killed) is tried once more.
@@ -243,11 +244,14 @@ def zone_of(
 
 
 def first(plan: JudgePlan, hellos: Mapping[int, Hello]) -> LaunchOrder | VerdictMessage:
-    """The first round, unless somebody cannot take part or the members do not fit together."""
-    for _, hello in sorted(hellos.items()):
-        if (trouble := hello.trouble) is not None:
-            outcome = "skipped" if trouble.code in {"MIG", "GPU_SHARED"} else "inconclusive"
-            return VerdictMessage(outcome, trouble.code, f"{hello.who}: {trouble.text}")
+    """The first round, unless somebody cannot take part or the members do not fit together. That a
+    member is skipped does not let another one through, whose trouble is not known to be harmless.
+    """
+    troubles = {rank: hello.trouble for rank, hello in hellos.items() if hello.trouble is not None}
+    if troubles:
+        skipped, rank = min((each.code in _SKIPPED, rank) for rank, each in troubles.items())
+        outcome, trouble = "skipped" if skipped else "inconclusive", troubles[rank]
+        return VerdictMessage(outcome, trouble.code, f"{hellos[rank].who}: {trouble.text}")
     if len({hello.backend for hello in hellos.values()}) > 1:
         each = ", ".join(f"{hello.who} {hello.backend}" for _, hello in sorted(hellos.items()))
         why = f"the members would use different backends: {each}; set NCCL_ALLREDUCE_BACKEND."
@@ -326,14 +330,15 @@ def _wrong_data(
     return verdict if culprit is None else blame.by_syndrome(verdict, culprit)
 
 
-_ORDER = ("environment", "device", "died", "refused", "launch", "class", "peer")
+_ORDER = ("device", "environment", "link", "died", "refused", "launch", "class", "unknown", "peer")
+_SPECIAL = {"GPU_NVLINK": "link", "BOOTSTRAP": "refused", "WORKER_ERROR": "unknown"}
 
 
 def _explains(trouble: Failure) -> str:
     """Its kind; but that nobody answers at a peer's address is what the survivors of a rank that
-    ended say too.
+    ended say too, and an NVLink may fail for another node's fabric that is not ready.
     """
-    return "refused" if trouble.code == "BOOTSTRAP" else trouble.kind
+    return _SPECIAL.get(trouble.code, trouble.kind)
 
 
 def _troubled(
