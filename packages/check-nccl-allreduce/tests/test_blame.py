@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 import pytest
 from check_nccl_allreduce import blame
@@ -284,6 +285,17 @@ def test_a_hang_that_no_pair_repeats_is_inconclusive() -> None:
         "ALLREDUCE_STALLED",
         {},
     )
+
+
+@pytest.mark.parametrize(("slow_ones", "blamed"), [(range(4), {}), ([1], {1: "NODE_SLOW"})])
+def test_a_gang_that_does_not_end_and_whose_pairs_do_is_slow(
+    slow_ones: Sequence[int], blamed: dict[int, str]
+) -> None:
+    answer = slow(*slow_ones, factor=5)
+    verdict = sick(4, 1, answer, gang=dict.fromkeys(range(4), STUCK)).run()
+    assert (verdict.outcome, verdict.blamed) == ("failed", blamed)
+    assert verdict.code == "LOW_BANDWIDTH"
+    assert "raise CHECK_TIMEOUT if this hardware is just slow" in verdict.reason
 
 
 def test_a_hang_on_a_single_node_is_inconclusive_as_there_is_no_pair_to_repeat_it() -> None:

@@ -141,8 +141,9 @@ def _outcome(base: VerdictMessage, zone: Zone, localized: Localized) -> tuple[st
     repeated = localized.verdict.matrix and kind not in _NOTHING_FOUND
     if not localized.verdict.fails or (zone is Zone.HANG and not repeated):
         return base.outcome, base.code
-    if zone is Zone.HANG:
-        return "failed", "ALLREDUCE_HUNG"
+    if zone is Zone.HANG:  # what pairs measured, and all are slow, is no hang
+        hung = any(row.status in {Status.HANG, Status.ERROR} for row in localized.verdict.matrix)
+        return "failed", "ALLREDUCE_HUNG" if hung else "LOW_BANDWIDTH"
     if kind is Kind.DATA_UNLOCALISED:
         return "failed", "DATA_UNLOCALISED"
     return "failed", base.code if base.outcome == "failed" else "LOW_BANDWIDTH"
