@@ -62,8 +62,14 @@ PEER = (
     "h:1:2 [0] os/linux.cc:1 NCCL WARN ncclOsSocketProgressOpt: Call to recv from node-2<34567> failed : 104 (Connection reset by peer)",  # 2.29
     "[2026-01-01 12:08:32] node-0:194:710 [0] int cm_req_handle_error_entry(nccl_net_ofi_context_t*, fid_cq*, fi_cq_err_entry*, uint16_t):46 NCCL WARN "
     "NET/OFI Request 0x7f456c222f60 completed with error. RC: 103. Error: 4126 (Unresponsive receiver (reachable by EFA device but handshake failed)",  # aws-ofi-nccl
+    f"h:1:2 [0] misc/socket.cc:1 NCCL WARN socketProgressOpt: Call to recv from {TO} failed : No route to host",  # 2.24
+    "h:1:2 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_modify_qp failed with 113 No route to host, on dev mlx5_0:1, curr state INIT, next state RTR",  # 2.27
     "h:1:2 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out errno 110",  # 2.20
     "h:1:2 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR",  # 2.27
+)
+MEMLOCK = (
+    "libibverbs: Warning: RLIMIT_MEMLOCK is 32768 bytes.",
+    "register_rail_mr_buffer:617 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 4. RC: -22, Error: Invalid argument",
 )
 NO_ADDRESS = (
     "NCCL WARN NET/IB : Can't merge net devices with different link_layer. i=0 remMeta.ndevs=1 link_layer=1 rem_link_layer=2",  # 2.21
@@ -139,12 +145,7 @@ WHAT = [
     *((ErrorKind.ENVIRONMENT, "BOOTSTRAP", line, REMOTE) for line in BOOTSTRAP),
     *((ErrorKind.PEER, "NCCL_REMOTE_ERROR", line, SYSTEM) for line in PEER),
     *((ErrorKind.ENVIRONMENT, "RDMA_ADDRESS", line, SYSTEM) for line in NO_ADDRESS),
-    (
-        ErrorKind.ENVIRONMENT,
-        "MEMLOCK",
-        "register_rail_mr_buffer:617 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 4. RC: -22, Error: Invalid argument",
-        SYSTEM,
-    ),
+    *((ErrorKind.ENVIRONMENT, "MEMLOCK", line, SYSTEM) for line in MEMLOCK),
     *((ErrorKind.ENVIRONMENT, "SHM_FULL", line, SYSTEM) for line in SHM),
     *((ErrorKind.ENVIRONMENT, "TOPOLOGY_FILE_UNREADABLE", line, INTERNAL) for line in TOPOLOGY),
     *((ErrorKind.ENVIRONMENT, "DRIVER_MISMATCH", line, SYSTEM) for line in DRIVER),
@@ -185,6 +186,13 @@ WHAT = [
         "h:1:2 [3] transport/nvls.cc:254 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'",
         CUDA,
     ),
+    (
+        ErrorKind.DEVICE,
+        "GPU_ECC",
+        "h:1:2 [3] transport/nvls.cc:268 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 214 "
+        "'uncorrectable ECC error encountered'.",  # 2.29
+        CUDA,
+    ),
     (ErrorKind.CLASS, "NCCL_CUDA_ERROR", "h:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 719 'unspecified launch failure'", CUDA),
     (ErrorKind.CLASS, "NCCL_CUDA_ERROR", "w:2918:4483 [4] init.cc:263 NCCL WARN Cuda failure 'initialization error'", ""),  # NVIDIA/nccl#1029
     (ErrorKind.CLASS, "NCCL_CUDA_ERROR", "h:1:2 [1] init.cc:263 NCCL WARN Cuda failure 1 'invalid argument'", CUDA),
@@ -208,7 +216,7 @@ def test_the_words_of_every_version_are_what_they_mean_whatever_class_it_ends_in
         assert (error.kind, error.code) == (kind, code)
 
 
-@pytest.mark.parametrize("line", [*BOOTSTRAP, SHM[2], TOPOLOGY[0], *FABRIC[:3], *HOST])
+@pytest.mark.parametrize("line", [*BOOTSTRAP, SHM[2], TOPOLOGY[0], *FABRIC[:3], *HOST, MEMLOCK[0]])
 def test_what_a_dead_peer_leaves_behind_or_nccl_survives_does_not_hide_a_device_fault(
     line: str,
 ) -> None:
@@ -220,7 +228,7 @@ def test_what_a_dead_peer_leaves_behind_or_nccl_survives_does_not_hide_a_device_
 
 
 @pytest.mark.parametrize("closed", [line for line in PEER if "ibv_modify_qp" not in line])
-@pytest.mark.parametrize("beside", [*BOOTSTRAP, FABRIC[0]])
+@pytest.mark.parametrize("beside", [*BOOTSTRAP, FABRIC[0], MEMLOCK[0]])
 def test_a_broken_connection_is_the_peers_whatever_stands_beside_it(
     closed: str, beside: str
 ) -> None:

@@ -50,6 +50,8 @@ class NcclError:
 _NO_HCA: Final = "NET/IB : No device found"
 _HCA_NAMED: Final = "NCCL_IB_HCA set"
 _GOES_ON: Final = "NCCL INFO Using network "
+_PINNED: Final = "memory could not be registered with the network card"
+_PIN: Final = "raise the container's memlock limit or give it IPC_LOCK, and where NCCL says Bad address load nvidia-peermem on the node"
 _FABRIC: Final = "the NVSwitch fabric is not ready"
 _START_FABRIC: Final = "start nvidia-fabricmanager on the node (and nvidia-imex where there is one), or restart the node if it runs"
 
@@ -83,9 +85,9 @@ _RULES: Final = (
     ),
     _environment(
         "MEMLOCK",
-        r"ibv_(?:exp_)?reg_mr\w* failed|NET/OFI (?:Could not|Unable to) register memory|ibv_create_(?:cq|qp)\w* failed.*Cannot allocate memory|RLIMIT_MEMLOCK|memlock",
-        "memory could not be registered with the network card",
-        "raise the container's memlock limit or give it IPC_LOCK, and where NCCL says Bad address load nvidia-peermem on the node",
+        r"ibv_(?:exp_)?reg_mr\w* failed|NET/OFI (?:Could not|Unable to) register memory|ibv_create_(?:cq|qp)\w* failed.*Cannot allocate memory",
+        _PINNED,
+        _PIN,
     ),
     _environment(
         "DUPLICATE_GPU",
@@ -104,7 +106,8 @@ _RULES: Final = (
     _environment(
         "FABRIC_NOT_READY",
         r"system not yet initialized|fabric manager.*not (?:running|ready)|IMEX.*not (?:running|ready|initialized)"
-        r"|MNNVL \(cliqueSize \d+\) is available but not (?:working|supported)|Failed to bind NVLink SHARP",
+        r"|MNNVL \(cliqueSize \d+\) is available but not (?:working|supported)"
+        r"|Failed to bind NVLink SHARP(?!.*uncorrectable)",
         _FABRIC,
         _START_FABRIC,
     ),
@@ -207,7 +210,7 @@ _RULES: Final = (
     # when they connect to it
     _peer(
         r"Connection closed by remote peer|socketProgress: Connection closed|NET/IB(?:/GIN)? ?: Got completion from peer"
-        r"|Call to (?:recv from|send to) \S+ failed : (?:\d+ \()?(?:Connection reset by peer|Broken pipe)"
+        r"|Call to (?:recv from|send to) \S+ failed"
         r"|NET/OFI Request .*completed with error",  # aws-ofi-nccl: libfabric's completion queue
     ),
     _environment(
@@ -218,7 +221,7 @@ _RULES: Final = (
         r"|Call to (?:bind|listen|accept|socket|getsockname|getifaddrs|[gs]etsockopt(?: [A-Z_ ]+)?) failed"
         r"|no (?:socket |IP |usable listening )?interface found"
         r"|Bootstrap Root : (?:mismatch|rank \d+ of \d+ ranks has already)"
-        r"|no device found .*verify NCCL_OOB_NET_IFNAME|No route to host|bootstrap.*(?:Connection refused|no route)",
+        r"|no device found .*verify NCCL_OOB_NET_IFNAME|^(?!.*ibv_).*No route to host|bootstrap.*(?:Connection refused|no route)",
         "NCCL could not open its bootstrap connection",
         "check NCCL_SOCKET_IFNAME and the network policies between the pods",
     ),
@@ -231,6 +234,8 @@ _RULES: Final = (
         _FABRIC,
         _START_FABRIC,
     ),
+    # libibverbs warns of a low limit whatever becomes of it.
+    _environment("MEMLOCK", r"memlock", _PINNED, _PIN),
     _environment(
         "PEER_ACCESS",
         r"peer access is not supported between these two devices|cudaErrorPeerAccessUnsupported",
