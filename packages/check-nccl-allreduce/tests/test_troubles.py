@@ -31,6 +31,19 @@ from check_nccl_allreduce import failures
         ),
         ("DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.", False, "launch", "RENDEZVOUS_FAILED"),
         ("RuntimeError: Gloo connectFullMesh failed with [..] no error", False, "launch", "RENDEZVOUS_FAILED"),
+        (
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:144] timed out connecting: SO_ERROR: Connection refused, remote=[10.0.0.7]:40142",
+            False,
+            "launch",
+            "RENDEZVOUS_FAILED",
+        ),
+        (
+            "DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by store->get('0'), "
+            "but store->get('0') got error: wait timeout after 60000ms, keys: /default_pg/0//cuda//0",
+            False,
+            "launch",
+            "RENDEZVOUS_FAILED",
+        ),
         ("KeyError: 'surprise'", True, "class", "WORKER_ERROR"),
         (
             "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited or there was a network error, NCCL version 2.27.5 ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",

@@ -39,7 +39,7 @@ _PEER: Final = re.compile(
 )
 _RENDEZVOUS: Final = re.compile(
     r"DistStoreError|DistNetworkError|RendezvousConnectionError|RendezvousTimeoutError|TCPStore|EADDRINUSE|client socket"
-    r"|connectFullMesh|Rendezvous",
+    r"|connectFullMesh|timed out connecting|ncclUniqueId|Rendezvous",
     re.IGNORECASE,
 )
 
