@@ -118,6 +118,13 @@ def test_an_inconclusive_run_sends_one_event_that_is_not_fatal_and_clears_nothin
     assert "10" not in event.message
 
 
+def test_an_inconclusive_run_says_its_own_code_beside_what_it_has_found() -> None:
+    warned = Finding("A", "m", fatal=False, action=Action.NONE, subject=Subject("Scan", "GPU-1"))
+    for code, said in (("ENGINE_BUSY", ["ENGINE_BUSY", "A"]), ("A", ["A"])):
+        batch = events("c", "Cond", "GPU", Verdict.inconclusive(code, "r", findings=(warned,)))
+        assert [event.error_codes[0] for event in batch] == said
+
+
 def test_a_skipped_or_misconfigured_run_says_nothing() -> None:
     for outcome in (Outcome.SKIPPED, Outcome.MISCONFIGURED):
         assert events("c", "Cond", "GPU", Verdict(outcome, "X", "r")) == []

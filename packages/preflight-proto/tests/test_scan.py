@@ -258,6 +258,18 @@ def test_a_sign_makes_an_inconclusive_run_a_failure_and_a_skipped_one_nothing() 
     assert with_signs(skipped, [sign], UUIDS) == skipped
 
 
+@pytest.mark.parametrize("verdict", [PASSED, Verdict.inconclusive("A", "b.")])
+def test_what_was_seen_of_a_gpu_is_reported_beside_whatever_became_of_the_run(
+    verdict: Verdict,
+) -> None:
+    warned = replace(verdict, findings=findings(scan(node(persistence=False, ecc_uncorrectable=1))))
+    signs = scan(node(fabric_state=2))
+    for computed, beside in ((True, verdict.outcome), (False, Outcome.INCONCLUSIVE)):
+        seen = with_signs(warned, signs, UUIDS, computed=computed)
+        assert seen.outcome is beside
+        assert {f.code for f in seen.findings} == {"ECC_UNCORRECTABLE", "FABRIC_STATE"}
+
+
 def test_a_finding_has_code_severity_and_source_and_a_constant_message() -> None:
     one, other = (findings(scan(node(ecc_uncorrectable=n)))[0] for n in (1, 7))
     assert one.message == other.message

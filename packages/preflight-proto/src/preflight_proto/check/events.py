@@ -80,7 +80,8 @@ def cleared(verdict: Verdict, declared: Sequence[str] | None, present: Sequence[
 def events(check: str, condition: str, component: str, verdict: Verdict) -> list[EventDraft]:
     """The events of one run, unhealthy ones first.
 
-    - one for each finding; an inconclusive verdict has one non-fatal event about the node at least;
+    - one for each finding, and of an inconclusive verdict whose code none of them has one about the
+      node that says it;
     - for a passed or failed run, a healthy one for each subject it has seen healthy and no
       finding names. A passed run has always seen the node healthy;
     - none for a skipped or misconfigured run: it has seen nothing.
@@ -89,16 +90,15 @@ def events(check: str, condition: str, component: str, verdict: Verdict) -> list
     if verdict.outcome in {Outcome.SKIPPED, Outcome.MISCONFIGURED}:
         return []
     findings = verdict.findings
-    if verdict.outcome is Outcome.INCONCLUSIVE and not findings:
-        findings = (
-            Finding(
-                code=verdict.code,
-                message=f"{check} could not judge this node: {verdict.code}",
-                fatal=False,
-                action=Action.NONE,
-                metadata={"reason": verdict.reason},
-            ),
+    if verdict.outcome is Outcome.INCONCLUSIVE and verdict.code not in {f.code for f in findings}:
+        own = Finding(
+            code=verdict.code,
+            message=f"{check} could not judge this node: {verdict.code}",
+            fatal=False,
+            action=Action.NONE,
+            metadata={"reason": verdict.reason},
         )
+        findings = (own, *findings)
     raised = [_event(check, condition, component, finding) for finding in findings]
     if verdict.outcome is Outcome.INCONCLUSIVE:
         return raised

@@ -415,8 +415,8 @@ def with_signs(
     waiting = [sign for sign in signs if sign.code == "FABRIC_STATE"]
     if verdict.outcome is Outcome.PASSED and waiting and not computed:
         reason = f"{words(waiting)}; {NOT_READY}. Besides: {verdict.reason}"
-        return Verdict.inconclusive("FABRIC_NOT_READY", reason)
+        verdict = Verdict.inconclusive("FABRIC_NOT_READY", reason, findings=verdict.findings)
     if verdict.outcome is Outcome.INCONCLUSIVE:
-        return verdict
+        return replace(verdict, findings=verdict.findings + raised)
     seen = {Subject(TEST, uuid) for uuid in uuids} - {finding.subject for finding in raised}
     return replace(verdict, findings=verdict.findings + raised, clears=verdict.clears | seen)
