@@ -46,6 +46,15 @@ async def test_a_tool_that_sigkill_ends_is_not_stuck() -> None:
     assert (done.timed_out, done.stuck, done.stdout) == (True, False, "up\n")
 
 
+@pytest.mark.parametrize("text", ["no program of this machine", "#!/no/such/interpreter"])
+async def test_a_file_that_the_kernel_does_not_start_is_no_tool(tmp_path: Path, text: str) -> None:
+    tool = tmp_path / "tool"
+    tool.write_text(text)
+    tool.chmod(0o755)
+    with pytest.raises(child.ToolMissing, match="tool cannot be started"):
+        await child.run([str(tool)])
+
+
 def test_this_process_does_not_hang_in_the_kernel() -> None:
     import os
 

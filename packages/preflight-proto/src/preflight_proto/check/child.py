@@ -7,6 +7,7 @@ killed, and not waited for.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -33,16 +34,20 @@ LAST_WAIT = 10.0
 """Seconds after SIGKILL. What is there then sits in a system call that does not return, as in the
 driver of a lost GPU: left behind.
 """
+_NO_PROGRAM = frozenset({errno.ENOENT, errno.ENOEXEC, errno.EACCES})
+"""What the kernel says of a file that is there and is built for another machine, or whose
+interpreter is not there.
+"""
 _CHUNK = 64 * 1024
 _PIPE_CAPACITY = 1024 * 1024
 """Bytes that a pipe may hold unless an administrator allows more (fs.pipe-max-size)."""
 
 
 class ToolMissing(Exception):
-    """The tool is not on PATH (or is not executable)."""
+    """The tool is not on PATH (or is not executable), or is no program that starts here."""
 
-    def __init__(self, tool: str) -> None:
-        super().__init__(f"{tool} is not on PATH")
+    def __init__(self, tool: str, why: str = "is not on PATH") -> None:
+        super().__init__(f"{tool} {why}")
         self.tool = tool
 
 
@@ -107,22 +112,7 @@ async def run(
         raise ToolMissing(argv[0])
     start = anyio.current_time()
     out, err = _Pipe(max_output), _Pipe(max_output)
-    try:
-        process = await anyio.open_process(
-            argv,
-            stdin=DEVNULL,
-            stdout=out.theirs,
-            stderr=err.theirs,
-            env=environ,
-            start_new_session=True,
-        )
-    except BaseException:
-        out.close()
-        err.close()
-        raise
-    finally:
-        os.close(out.theirs)
-        os.close(err.theirs)
+    process = await _opened(argv, environ, out, err)
     timed_out = False
     try:
         async with anyio.create_task_group() as group:
@@ -173,6 +163,30 @@ async def run(
         anyio.current_time() - start,
         stuck,
     )
+
+
+async def _opened(
+    argv: Sequence[str], environ: Mapping[str, str], out: _Pipe, err: _Pipe
+) -> anyio.abc.Process:
+    """The tool, started with its ends of the pipes. Raises :class:`ToolMissing`."""
+    try:
+        return await anyio.open_process(
+            argv,
+            stdin=DEVNULL,
+            stdout=out.theirs,
+            stderr=err.theirs,
+            env=environ,
+            start_new_session=True,
+        )
+    except BaseException as error:
+        out.close()
+        err.close()
+        if isinstance(error, OSError) and error.errno in _NO_PROGRAM:
+            raise ToolMissing(argv[0], f"cannot be started ({error.strerror})") from error
+        raise
+    finally:
+        os.close(out.theirs)
+        os.close(err.theirs)
 
 
 class _Pipe:

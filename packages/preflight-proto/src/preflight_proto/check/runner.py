@@ -489,7 +489,7 @@ def _by_exception(check: str, raised: Exception) -> Verdict:
     if isinstance(error, Skipped):
         return Verdict(Outcome.SKIPPED, error.code, error.reason)
     if isinstance(error, child.ToolMissing):
-        what = f"{error.tool} is not on PATH in the image {container_name(check)}; build it as its Dockerfile says."
+        what = f"{error} in the image {container_name(check)}; build it as its Dockerfile says."
         return Verdict(Outcome.MISCONFIGURED, "TOOL_MISSING", what)
     if os.environ.get("PREFLIGHT_LOG") == "debug":
         log.complain("".join(traceback.format_exception(raised)))
