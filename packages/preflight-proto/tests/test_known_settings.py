@@ -88,6 +88,10 @@ def test_every_address_of_a_list_is_judged() -> None:
         'DCGM_HOSTENGINE_ADDR: "dcgm" is not host:port',
     ]
     assert endpoint_problems("X", "a:1,a:1") == ['X: "a:1" is listed twice; remove one.']
+    assert endpoint_problems("X", "--help:1")[0].startswith('X: "--help:1" is not host:port')
+    assert endpoint_problems("X", "$(IP):1") == [  # what the kubelet has left as it is
+        'X: "$(IP):1" refers to IP, which is not set; set that variable before this one.'
+    ]
 
 
 @pytest.mark.parametrize("raw", ["4G", "4Gi", "4GiB", "4g", "4294967296"])

@@ -51,6 +51,7 @@ LINES = [
     ("NCCL_REMOTE_ERROR", PEER, "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."),
     ("NCCL_REMOTE_ERROR", PEER, "h: Test NCCL failure common.cu:1 'remote process exited or there was a network error'"),
     ("NCCL_TIMEOUT", CLASS, "h: Test timeout (60s) common.cu:501"),
+    ("NCCL_TIMEOUT", CLASS, "h: Test NCCL failure common.cu:1204 'timeout / '"),  # since NCCL 2.30
     ("NCCL_SYSTEM_ERROR", CLASS, SYSTEM),
     ("NCCL_INTERNAL_ERROR", CLASS, INTERNAL),
     ("NCCL_INTERNAL_ERROR", CLASS, "ncclInternalError: Internal check failed."),

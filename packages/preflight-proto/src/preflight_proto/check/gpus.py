@@ -140,7 +140,7 @@ async def find(
         )  # who listed them does not know of slices
     mig = any(gpu.mig for gpu in gpus)
     ours = tuple(gpu for gpu in gpus if gpu.uuid in named)
-    if not mig and len(ours) == len(named) == expected:
+    if ours and not mig and len(ours) == len(named) == expected:
         gpus = ours  # a container that sees more than its own, as a privileged one does
     short = len(gpus) < (expected or 0) or any(
         uuid not in {gpu.uuid for gpu in gpus} for uuid in named
@@ -408,8 +408,8 @@ async def _ask_smi(command: Command) -> tuple[_Listing, str]:
         done = await command(QUERY, PATIENCE)
         if "is not a valid field" in done.stdout + done.stderr:
             done = await command(OLD_QUERY, PATIENCE)
-    except ToolMissing:
-        return _Listing(), "nothing: it is not on PATH"
+    except ToolMissing as error:
+        return _Listing(), f"nothing: {error}"
     if done.timed_out:
         return _Listing(), f"nothing within {PATIENCE:g} s"
     output = f"{done.stdout}\n{done.stderr}"

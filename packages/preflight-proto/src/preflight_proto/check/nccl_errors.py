@@ -260,7 +260,7 @@ _RULES: Final = (
     NcclError(
         ErrorKind.CLASS,
         "NCCL_TIMEOUT",
-        r"ncclTimeout|Watchdog caught collective operation timeout|Test timeout \(\d+s\)|^.*Timed ?out after \d+ ?(?:ms|seconds)",
+        r"ncclTimeout|Watchdog caught collective operation timeout|Test timeout \(\d+s\)|Test NCCL failure .*'timeout\b|^.*Timed ?out after \d+ ?(?:ms|seconds)",
         "the collective did not end in time",
     ),
     NcclError(

@@ -176,8 +176,12 @@ def endpoint_problems(name: str, raw: str, *, shown: str | None = None) -> list[
         host, _, port = address.rpartition(":")
         if not address:
             errors.append(f"{name}: the list has an empty entry; remove the comma too many.")
+        elif reference := _REFERENCE.search(address):
+            errors.append(
+                f'{name}: "{endpoint}" refers to {reference[1]}, which is not set; set that variable before this one.'
+            )
         elif (
-            not re.fullmatch(r"\[[0-9a-fA-F:.%a-z]+\]|[^\s:\[\]/,]+", host)
+            not re.fullmatch(r"\[[0-9a-fA-F:.%a-z]+\]|[^\s:\[\]/,-][^\s:\[\]/,]*", host)
             or not host.isprintable()
         ):
             errors.append(f'{name}: "{endpoint}" is not host:port; {example}.')
