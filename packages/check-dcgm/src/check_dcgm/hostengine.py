@@ -27,6 +27,8 @@ from .identity import parse_serial
 VERSION_MISMATCH: Final = 244
 UNREACHABLE: Final = 235
 _NO_CONNECTION: Final = "unable to establish a connection"
+NOT_STARTED: Final = 127
+"""The dynamic loader's, for want of a library; no return code of DCGM's."""
 BUSY: Final = frozenset({217, 222})
 """Already running (-39) and in use (-34): somebody else's diagnostic."""
 
@@ -51,7 +53,7 @@ class ToolsMissing(Failed):
 
     def __init__(self, tools: Sequence[str]) -> None:
         reason = (
-            f"the image {names.container_name('dcgm-diag')} has none of {', '.join(tools)} on its PATH; build it with dcgmi in it, as its "
+            f"the image {names.container_name('dcgm-diag')} has none of {', '.join(tools)} on its PATH that can be started; build it with dcgmi in it, as its "
             "README says, or set DCGMI to where dcgmi is."
         )
         super().__init__(Verdict(Outcome.MISCONFIGURED, "TOOL_MISSING", reason))
@@ -92,7 +94,6 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
     Raises :class:`Inconclusive` (``ENGINE_UNREACHABLE``, ``ENGINE_STOPPED``, ``ENGINE_VERSION``)
     and :class:`ToolsMissing`.
     """
-    available: list[str] = []
     refused: dict[str, Version] = {}
     engine: Version = (0,)
     for position, tool in enumerate(tools):
@@ -101,7 +102,8 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
             done = await command([tool, "discovery", "-l", "--host", address], PATIENCE)
         except ToolMissing:
             continue
-        available.append(tool)
+        if done.returncode == NOT_STARTED:
+            continue
         if done.returncode == VERSION_MISMATCH:
             refused[tool], engine = versions[0], max(engine, versions[1])
             continue
