@@ -37,6 +37,8 @@ class Tools:
         self, argv: Sequence[str], timeout: float | None, terminate: Terminate
     ) -> Completed:
         tool, *words = argv
+        if self.plans.get(tool, {}).get("unlinked"):
+            return completed(argv, 127, "", f"{tool}: error while loading shared libraries")
         self.calls.append(" ".join(argv))
         if tool == "nvidia-smi":
             return completed(argv, 0, self.listing)
@@ -248,6 +250,25 @@ def test_an_image_without_dcgmi_is_misconfigured_and_named(go: Go) -> None:
         "TOOL_MISSING",
     )
     assert "the image preflight-dcgm-diag has none of no-such-dcgmi" in ran.lines[-1]
+
+
+def test_a_dcgmi_that_lacks_a_library_is_none_and_the_next_one_is_tried(go: Go) -> None:
+    assert go({"unlinked": True}).result.code == "TOOL_MISSING"
+    assert go({"unlinked": True}, plan3={"answers": [(0, OLD_GOOD)]}).result.code == "OK"
+
+
+def test_an_address_whose_variable_is_not_set_is_misconfigured(go: Go) -> None:
+    ran = go({"answers": [GOOD]}, DCGM_HOSTENGINE_ADDR="$(NODE_IP):5555")
+    assert (ran.exit_code, ran.result.code) == (2, "MISCONFIGURED")
+    assert "refers to NODE_IP, which is not set" in ran.result.reason
+
+
+def test_an_engine_that_says_that_time_is_up_before_ours_is_gets_no_advice_about_ours(
+    go: Go,
+) -> None:
+    ran = go({"answers": [(245, runtime_error("4.4.2", "timeout"))]})
+    assert ran.result.code == "ENGINE_TIMEOUT"
+    assert "hostengine node:5555: the engine did not answer in time" in ran.result.reason
 
 
 def test_mig_devices_are_skipped_with_the_reason(go: Go) -> None:

@@ -12,7 +12,18 @@ import anyio
 import pytest
 from check_dcgm import check
 from check_dcgm.settings import Settings
-from preflight_proto.check import Gpu, Outcome, Run, Skipped, Verdict, counters, gpus
+from preflight_proto.check import (
+    Action,
+    Finding,
+    Gpu,
+    Outcome,
+    Run,
+    Skipped,
+    Subject,
+    Verdict,
+    counters,
+    gpus,
+)
 from preflight_proto.check.kit import KitSettings
 from preflight_proto.check.scan import DeviceFacts
 
@@ -129,6 +140,28 @@ def test_a_gpu_that_is_gone_after_the_diagnostic_is_missing_whatever_the_engine_
     assert [finding.fatal for finding in found.findings] == [fatal]
 
 
+@pytest.mark.parametrize("accused", ["GPU-bbbb", "GPU-aaaa"])
+def test_a_gpu_that_is_gone_is_missing_beside_another_one_that_the_engine_has_found_faulty(
+    monkeypatch: pytest.MonkeyPatch, accused: str
+) -> None:
+    async def lost(_: Sequence[Gpu]) -> dict[str, str]:
+        return {"GPU-aaaa": "GPU is lost"}
+
+    async def without_an_engine(_: object, verdict: Verdict) -> Verdict:
+        return verdict
+
+    monkeypatch.setattr(gpus, "lost", lost)
+    monkeypatch.setattr(check, "_ask_engine_too", without_an_engine)
+    faulty = Finding("X", "x", True, Action.NONE, Subject("Memory", accused))
+    clears = frozenset({Subject("Software", "GPU-aaaa")})
+    engine = Verdict(Outcome.FAILED, "X", "x.", (faulty,), clears, accused)
+    found = probe(monkeypatch, [DeviceFacts("GPU-aaaa")], engine)
+    assert (found.code, found.subject) == ("X", accused)
+    gone = accused != "GPU-aaaa"
+    assert [f.code for f in found.findings] == ["GPU_MISSING", "X"][not gone :]
+    assert (Subject("Software", "GPU-aaaa") in found.clears) is not gone
+
+
 def test_a_healthy_gpu_passes_and_clears_what_the_driver_said_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,5 +191,4 @@ def test_a_gpu_that_has_not_joined_its_fabric_is_not_passed_before_cuda_has_run_
         assert "GPU-aaaa: it has not joined its NVLink fabric (2)" in found.reason
         assert "see that nvidia-fabricmanager runs on the node" in found.reason
         assert not found.clears
-    else:
-        assert [(f.code, f.fatal) for f in found.findings] == [("FABRIC_STATE", False)]
+    assert [(f.code, f.fatal) for f in found.findings] == [("FABRIC_STATE", False)]

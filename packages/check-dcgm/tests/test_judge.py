@@ -149,6 +149,24 @@ def test_a_fail_without_an_error_is_not_believed_either_way() -> None:
     assert found.code == "UNEXPLAINED_FAIL"
 
 
+@pytest.mark.parametrize(
+    ("number", "severity", "category"), [(52, 7, 10), (52, -1, 10), (52, 99, 0), (30, 4, 17)]
+)
+def test_a_severity_or_category_that_a_later_version_has_is_that_of_the_table(
+    number: int, severity: int, category: int
+) -> None:
+    sick = fault(number, severity, category)
+    found = verdict(v4(with_the_rest({"memory": {3: [sick], 5: []}})), 205)
+    assert (found.code, found.findings[0].fatal) == (known()[number].name, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "todo"), [(237, "reset the GPU."), (238, "and contact support.")]
+)
+def test_a_status_about_a_gpu_says_what_to_do(status: int, todo: str) -> None:
+    assert by_exit_status(status, REQUEST, "").reason.endswith(todo)
+
+
 def test_the_document_is_found_among_other_lines() -> None:
     assert (
         verdict('Warning: {x}\n{"a": 1}\n' + v4(with_the_rest({})) + "\nbye").outcome

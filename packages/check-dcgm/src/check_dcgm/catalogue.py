@@ -29,6 +29,7 @@ class ErrorSeverity(IntEnum):
     RESET = 6
 
 
+CATEGORIES: Final = range(1, 17)
 HARDWARE: Final = frozenset({9, 10, 11, 12, 13, 15})
 """Categories thermal, memory, nvlink, nvswitch, pcie, other hardware: at severity *triage* a fault
 of the hardware.
@@ -243,7 +244,7 @@ def _row(number: int, row: dict[str, Any], base: KnownError | None, where: str) 
     severity, category = row.get("severity"), row.get("category")
     if severity is not None and severity not in set(ErrorSeverity):
         raise BadTable(f"{where}: [{number}] severity = {severity} is not from 0 to 6.")
-    if category is not None and not 0 <= category <= 16:
+    if category and category not in CATEGORIES:
         raise BadTable(f"{where}: [{number}] category = {category} is not from 0 to 16.")
     actions = {action.value for action in Action}
     if row.get("action", Action.NONE.value) not in actions:

@@ -80,10 +80,26 @@ async def probe(run: Run[Settings]) -> Verdict:
         verdict = await _diagnosed(run, listed, allowed, patience)
     except Inconclusive as error:
         verdict = Verdict.inconclusive(error.code, error.reason)
-    if verdict.outcome is not Outcome.FAILED and (gone := await gpus.lost(listed)):
-        verdict = await _ask_engine_too(run, _gone(gone, listed))
+    verdict = await _with_lost(run, verdict, listed)
     await watch.poll()
     return watch.beside(verdict, computed=run.settings.level > 1)
+
+
+async def _with_lost(run: Run[Settings], verdict: Verdict, listed: Sequence[Gpu]) -> Verdict:
+    """``verdict`` beside the GPUs that the driver has lost since; of one that it accuses anyway
+    nothing is added.
+    """
+    accused = {finding.subject.gpu_uuid for finding in verdict.findings if finding.fatal}
+    words = await gpus.lost(listed)
+    gone = {uuid: words[uuid] for uuid in words.keys() - accused}
+    if not gone:
+        return verdict
+    missing = await _ask_engine_too(run, _gone(gone, listed))
+    findings = (*missing.findings, *verdict.findings)
+    if verdict.outcome is not Outcome.FAILED:
+        return replace(missing, findings=findings)
+    clears = frozenset(subject for subject in verdict.clears if subject.gpu_uuid not in gone)
+    return replace(verdict, findings=findings, clears=clears)
 
 
 def _gone(words: Mapping[str, str], listed: Sequence[Gpu]) -> Verdict:
@@ -156,7 +172,7 @@ async def _diagnosed(
         return replace(
             verdict, reason=hostengine.refusal(engine.address, asked, engine.engine_version)
         )
-    if verdict.code == "ENGINE_TIMEOUT":
+    if verdict.code == "ENGINE_TIMEOUT" and done.duration >= allowed:
         return replace(verdict, reason=_too_long(engine, request, allowed))
     if verdict.outcome is Outcome.INCONCLUSIVE:
         return verdict
@@ -249,7 +265,7 @@ def _too_long(engine: hostengine.Hostengine, request: judge.DiagRequest, allowed
     left = "" if engine.heartbeat else " the engine may go on with it for a while;"
     known = alarms.hang(alarms.Circumstances(engine.version, "", request.model))
     why = f" {known.says} ({known.link});" if known else ""
-    return f"no result within {format_duration(allowed)};{left}{why} raise CHECK_TIMEOUT if that is too short."
+    return f"hostengine {engine.address}: no result within {format_duration(allowed)};{left}{why} raise CHECK_TIMEOUT if that is too short."
 
 
 async def _diagnose(

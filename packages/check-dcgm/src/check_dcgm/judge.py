@@ -17,6 +17,7 @@ from preflight_proto.check.presence import PRESENCE
 
 from . import alarms, summary
 from .catalogue import (
+    CATEGORIES,
     CUDA,
     ENVIRONMENT,
     HARDWARE,
@@ -133,13 +134,13 @@ def judge(document: Document, status: int, request: DiagRequest) -> Verdict:
     if document.runtime_error is not None:
         return _not_run(document.runtime_error, status, request)
     if unclear:
-        return _inconclusive(unclear[0].code, unclear[0].reason, findings)
+        return Verdict.inconclusive(unclear[0].code, unclear[0].reason, findings=findings)
     if status not in RAN:
         return by_exit_status(status, request, summary.short(_first_text(document)))
     if untested := _untested(document, request):
-        return _inconclusive("NOT_TESTED", untested, findings)
+        return Verdict.inconclusive("NOT_TESTED", untested, findings=findings)
     if unexplained := _unexplained(document, status, request):
-        return _inconclusive("UNEXPLAINED_STATUS", unexplained, findings)
+        return Verdict.inconclusive("UNEXPLAINED_STATUS", unexplained, findings=findings)
     return Verdict(
         Outcome.PASSED, "OK", summary.reason(findings, request.level), findings, clears | {NODE}
     )
@@ -236,9 +237,9 @@ def _severity(
     severity, category = problem.severity, problem.category
     if row is not None and row.pinned:
         return row.severity, row.category, row
-    if severity in {None, ErrorSeverity.NONE, ErrorSeverity.UNKNOWN}:
+    if severity not in set(ErrorSeverity) - {ErrorSeverity.NONE, ErrorSeverity.UNKNOWN}:
         severity = row.severity if row else None
-    if category is None:
+    if category not in CATEGORIES:
         category = row.category if row else None
     return severity, category, row
 
@@ -449,9 +450,8 @@ def _gpu_fact(status: int, request: DiagRequest) -> Verdict:
         metadata={"gpus": gpus, "exit_status": str(status)},
     )
     whom = alone or f"one of {gpus}"
-    return Verdict(
-        Outcome.FAILED, code, f"{what}, {whom}; dcgmi exited {status}.", (finding,), subject=alone
-    )
+    reason = f"{what}, {whom}; dcgmi exited {status}; {summary.DO[action]}."
+    return Verdict(Outcome.FAILED, code, reason, (finding,), subject=alone)
 
 
 def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -462,22 +462,6 @@ def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         if known_one is None or (finding.fatal and not known_one.fatal):
             by_identity[finding.code, finding.subject] = finding
     return tuple(sorted(by_identity.values(), key=lambda f: (not f.fatal, f.subject, f.code)))
-
-
-def _inconclusive(code: str, reason: str, findings: tuple[Finding, ...]) -> Verdict:
-    """Everything that was found is reported; where nothing of it has the verdict's code, so is the
-    verdict itself.
-    """
-    if findings and not any(finding.code == code for finding in findings):
-        own = Finding(
-            code,
-            f"dcgm-diag could not judge this node: {code}",
-            False,
-            Action.NONE,
-            metadata={"reason": reason},
-        )
-        findings = (own, *findings)
-    return Verdict.inconclusive(code, reason, findings=findings)
 
 
 def _first_text(document: Document) -> str:

@@ -9,7 +9,7 @@ from preflight_proto.check import Action, Finding, Gpu
 from .catalogue import SOFTWARE, ErrorSeverity, canonical_test
 from .parse import Document, Entity
 
-_DO = {
+DO = {
     Action.CONTACT_SUPPORT: "take the node out of service and contact support",
     Action.RUN_DCGMEUD: "take the node out of service and run the DCGM EUD on it",
     Action.COMPONENT_RESET: "reset the GPU",
@@ -35,7 +35,7 @@ def reason(findings: Sequence[Finding], level: int) -> str:
     first = findings[0]
     more = f" (and {len(findings) - 1} more above)" if len(findings) > 1 else ""
     detail = f' ("{short(first.metadata["detail"])}")' if first.metadata.get("detail") else ""
-    do = _DO.get(first.action, first.action.value)
+    do = DO.get(first.action, first.action.value)
     if first.action is Action.NONE:
         warned = _WARNED.get(first.metadata.get("severity", ""), "see the engine's log")
         do = first.metadata.get("advice", warned)
