@@ -389,7 +389,7 @@ def _unexplained(result: Measurement, shm: str) -> Verdict:
         )
     return Verdict.inconclusive(
         "NO_RESULT",
-        f'all_reduce_perf exited {result.status} without a row for {size_text(result.size)} ("{result.last_words}"); see the lines above.',
+        f'all_reduce_perf exited {result.status} and has no result for {size_text(result.size)} ("{result.last_words}"); see the lines above.',
     )
 
 
