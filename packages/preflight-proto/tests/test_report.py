@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.abc import SocketStream
 from preflight_proto import wire
 from preflight_proto.check import Action, report
 from preflight_proto.check.events import EventDraft
@@ -117,6 +119,32 @@ def test_a_connector_that_comes_up_within_the_budget_gets_the_batch(
 
     assert anyio.run(story) == (None, 0)
     assert len(connector.batches) == 1
+
+
+def test_a_connector_that_ends_each_connection_is_tried_again_and_ends_nothing_else(
+    tmp_path: Path,
+) -> None:
+    calls = []
+
+    async def ends(stream: SocketStream) -> None:
+        async with stream:
+            calls.append(await stream.receive())
+            await stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async def story() -> tuple[str | None, int]:
+        listener = await anyio.create_unix_listener(tmp_path / "other.sock")
+        async with listener, anyio.create_task_group() as group:
+            group.start_soon(listener.serve, ends)
+            trouble = await send([EVENT], kit(tmp_path / "other.sock"), lambda _: None, 0.6)
+            group.cancel_scope.cancel()
+        task = asyncio.current_task()
+        assert task is not None
+        return trouble, task.cancelling()
+
+    trouble, cancelling = anyio.run(story)
+    assert "1 event not delivered, the verdict is unchanged" in str(trouble)
+    assert cancelling == 0
+    assert len(calls) > 1
 
 
 def test_nothing_is_sent_where_there_is_nothing_to_say(connector: FakeConnector) -> None:

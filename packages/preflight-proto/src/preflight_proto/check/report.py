@@ -7,6 +7,7 @@ what happened as a sentence and raises nothing.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -138,12 +139,11 @@ async def _attempt(
     channel = Channel(path=path)
     final = {Status.INVALID_ARGUMENT, Status.UNIMPLEMENTED, Status.PERMISSION_DENIED}
     try:
-        # Not grpclib's own timeout: it cancels this task without taking that back, and anyio's
-        # scopes then end the whole run.
+        # In a task of its own: where its time is up or the connection ends, grpclib cancels the
+        # task that waits without taking that back, and anyio's scopes then end the whole run.
+        call = PlatformConnectorStub(channel).health_event_occurred_v_1(message, metadata=metadata)
         with anyio.fail_after(ATTEMPT):
-            await PlatformConnectorStub(channel).health_event_occurred_v_1(
-                message, metadata=metadata
-            )
+            await asyncio.ensure_future(call)
     except GRPCError as error:
         return error.status in final, f"refused with {error.status.name} ({error.message})"
     except TimeoutError:
