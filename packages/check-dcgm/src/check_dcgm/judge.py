@@ -159,7 +159,8 @@ def by_exit_status(status: int, request: DiagRequest, excerpt: str) -> Verdict:
         code, what = "DIAG_KILLED", f"dcgmi was killed by signal {-status}"
     detail = f' ("{excerpt}")' if excerpt else ""
     return Verdict.inconclusive(
-        code, f"hostengine {request.address}: {what}{detail}; no verdict about the GPUs."
+        code,
+        f"hostengine {request.address}: {what}{detail}; no verdict about the GPUs, see the engine's log.",
     )
 
 
@@ -169,7 +170,7 @@ def _not_run(error: str, status: int, request: DiagRequest) -> Verdict:
         return by_exit_status(status, request, summary.short(error))
     return Verdict.inconclusive(
         "DIAG_NOT_RUN",
-        f"the engine at {request.address} could not run the diagnostic: {summary.short(error)}.",
+        f"the engine at {request.address} could not run the diagnostic: {summary.short(error)}; see its log.",
     )
 
 
@@ -332,8 +333,8 @@ def _problem(
         metadata={key: value for key, value in metadata.items() if value},
     )
     reason = f"{finding.message} is not a verdict about hardware ({summary.short(problem.text)})"
-    if says is not None:
-        reason += f": {says.says} ({says.link})"
+    todo = row.advice if row is not None and row.advice else "see the engine's log"
+    reason += f": {says.says} ({says.link})" if says is not None else f"; {todo}"
     if says is not None and says.code:
         code = says.code
     return _Graded(outcome, code, f"{reason}.", finding)
@@ -386,7 +387,8 @@ def _untested(document: Document, request: DiagRequest) -> str:
     listed = "; ".join(
         f"{test} on {', '.join(uuids)} ({reason})" for (test, reason), uuids in missing.items()
     )
-    return f"level {request.level} requires tests that did not run: {listed}."
+    todo = "see why in the engine's log, or name one that these GPUs cannot have in DCGM_OPTIONAL_TESTS"
+    return f"level {request.level} requires tests that did not run: {listed}; {todo}."
 
 
 def _unexplained(document: Document, status: int, request: DiagRequest) -> str:
