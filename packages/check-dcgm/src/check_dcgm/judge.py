@@ -141,9 +141,7 @@ def judge(document: Document, status: int, request: DiagRequest) -> Verdict:
         return Verdict.inconclusive("NOT_TESTED", untested, findings=findings)
     if unexplained := _unexplained(document, status, request):
         return Verdict.inconclusive("UNEXPLAINED_STATUS", unexplained, findings=findings)
-    return Verdict(
-        Outcome.PASSED, "OK", summary.reason(findings, request.level), findings, clears | {NODE}
-    )
+    return Verdict(Outcome.PASSED, "OK", summary.reason(findings, request.level), findings, clears)
 
 
 def by_exit_status(status: int, request: DiagRequest, excerpt: str) -> Verdict:
