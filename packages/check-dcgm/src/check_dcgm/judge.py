@@ -350,7 +350,6 @@ def _untested(document: Document, request: DiagRequest) -> str:
     """Which required tests did not run on which of our GPUs, and why, as one sentence; empty when
     all did.
     """
-    wanted = sorted(required(request.level) - request.optional)
     around = alarms.Circumstances(document.version, document.driver, request.model)
     ran: set[tuple[str, str]] = set()
     why: dict[tuple[str, str], str] = {}
@@ -376,7 +375,9 @@ def _untested(document: Document, request: DiagRequest) -> str:
                 why.setdefault((test, uuid), _SKIPPED)
     missing: dict[tuple[str, str], list[str]] = {}
     for uuid in sorted(set(request.gpus.values())):
-        for test in wanted:
+        # One on which nothing at all ran is not excused.
+        excused = request.optional if any(uuid == other for _, other in ran) else frozenset()
+        for test in sorted(required(request.level) - excused):
             if (test, uuid) not in ran:
                 reason = why.get((test, uuid)) or "the engine reports no result of it"
                 missing.setdefault((test, summary.short(reason, 120)), []).append(uuid)
