@@ -100,7 +100,7 @@ SLOW, SLOW_GPU = Node(rings=40.0, nvls=40.0), Node(ports={3: 120.0})
 SIBLING = Node(rings=20.0, nvls=0.0, ports={2: 6.0})
 VERDICTS: dict[str, tuple[Node, Progress, str, set[str | None], str]] = {
     # id: node, what is known before, outcome and code, who is blamed fatally, words of the reason
-    "slow GPUs 2 and 4": (Node(ports={2: 150.0, 4: 90.0}), EIGHT, "failed SLOW_GPU", {"GPU-2", "GPU-4"}, ""),
+    "slow GPUs 2 and 4": (Node(ports={2: 150.0, 4: 90.0}), EIGHT, "failed SLOW_GPU", {"GPU-2", "GPU-4"}, "GPU-2, GPU-4 are slow with every partner"),
     "slow GPUs 2 and 3": (Node(ports={2: 150.0, 3: 90.0}), EIGHT, "failed SLOW_GPU", {"GPU-2", "GPU-3"}, ""),
     "slow GPUs 0 and 7": (Node(ports={0: 150.0, 7: 90.0}), EIGHT, "failed SLOW_GPU", {"GPU-0", "GPU-7"}, ""),
     "slow GPUs 1 and 5": (Node(ports={1: 150.0, 5: 90.0}), EIGHT, "failed SLOW_GPU", {"GPU-1", "GPU-5"}, ""),

@@ -193,9 +193,10 @@ def slow(
             m.busbw or 0.0 for pair, m in pairs.items() if set(pair) & set(contrast.accused)
         )
         named = ", ".join(gpus[i].uuid for i in contrast.accused)
+        verb, them = ("is", "it") if len(contrast.accused) == 1 else ("are", "them")
         reason = (
-            f"{against}: {named} is slow with every partner ({worst:.1f} GB/s) while the others reach {contrast.reference:.1f} among themselves; "
-            "take it out of service and contact support."
+            f"{against}: {named} {verb} slow with every partner ({worst:.1f} GB/s) while the others reach {contrast.reference:.1f} among themselves; "
+            f"take {them} out of service and contact support."
         )
         return _failed(reason, findings, clears=clears, bar=bar)
     links = ", ".join(f"{gpus[a].uuid} and {gpus[b].uuid}" for a, b in contrast.links)
