@@ -105,15 +105,18 @@ def test_a_check_took_no_longer_than_its_container_and_a_day() -> None:
         assert ended.seconds == seconds
 
 
-def test_what_only_observes_is_told_not_to_hold_the_pod_back() -> None:
-    end = ContainerTerminated(exit_code=0, message=SAID.replace("true", "false"))
+@pytest.mark.parametrize(
+    ("gated", "said"), [("false", "; observed only, "), ("true", "status 0; ")]
+)
+def test_a_run_that_ended_with_0_is_told_not_to_hold_the_pod_back(gated: str, said: str) -> None:
+    end = ContainerTerminated(exit_code=0, message=SAID.replace("true", gated))
     result = read(names.container_name("ours"), end)
     ended = EndedCheck(
         run="1", check="ours", result=result, exit_code=0, started=None, finished=None
     )
     event = event_of(stuck("PodInitializing"), ended, "2026-11-21T08:00:00Z")
     assert (event["type"], event["reason"]) == ("Warning", "PreflightFailed")
-    assert event["message"].endswith("; observed only, the pod is not held back")
+    assert event["message"].endswith(f"{said}the pod is not held back")
 
 
 def stuck(reason: str, message: str = "", **fields: str) -> Pod:

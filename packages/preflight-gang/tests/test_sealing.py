@@ -214,6 +214,8 @@ def test_a_member_restarted_in_place_ends_the_generation_for_those_who_joined_it
     assert (answer(decision, "pod-0"), answer(decision, "pod-1")) == ("fail", "wait")
     assert decision.answers["uid-pod-0"].reason == "pod-1 was restarted"
     assert decision.answers["uid-pod-1"].generation == 2
+    still_there = "pod-0: still in its last test on node-a, which is over"
+    assert decision.answers["uid-pod-1"].missing == (still_there,)
 
 
 def test_when_all_have_been_restarted_the_next_generation_is_sealed() -> None:

@@ -66,7 +66,12 @@ def decide(gang: GangView) -> GangDecision:
     wanted = gang.sized.participants
     if wanted is not None and len(ready) >= wanted and not gang.obstacle:
         return GangDecision(seal=tuple(ready[:wanted]), answers=answers)
-    answers |= _forming(gang, forming, generation + 1, failure)
+    ending = [
+        msgspec.structs.replace(m, why=f"still in its last test{_on(m)}, which is over")
+        for m in alive
+        if m.uid in active
+    ]
+    answers |= _forming(gang, forming, ending, generation + 1, failure)
     return GangDecision(answers=answers, note_pass=note_pass)
 
 
@@ -166,9 +171,15 @@ def _sealed(gang: GangView, alive: Sequence[GangMember]) -> dict[str, MemberAnsw
 
 
 def _forming(
-    gang: GangView, forming: Sequence[GangMember], generation: int, failure: str
+    gang: GangView,
+    forming: Sequence[GangMember],
+    ending: Sequence[GangMember],
+    generation: int,
+    failure: str,
 ) -> dict[str, MemberAnswer]:
-    """``failure``: why the last generation is over, if there is one and it did not pass."""
+    """``failure``: why the last generation is over, if there is one and it did not pass;
+    ``ending``: who is still in it.
+    """
     wanted = gang.sized.participants
     on_their_way = [m for m in forming if m.stage is not MemberStage.FAILED]
     short = wanted is None or len(on_their_way) < wanted
@@ -185,9 +196,9 @@ def _forming(
         return {m.uid: skip for m in forming}
     failures = [m for m in gang.members if m.stage is MemberStage.FAILED]
     failed = [m for m in failures if m.failure is not None and not m.failure.own]
-    over = _not_replaced(gang, len(forming))
-    present = len(forming) + len(over)
-    late = [*(m for m in forming if not _ready(gang, m)), *over]
+    over = _not_replaced(gang, len(forming) + len(ending))
+    present = len(forming) + len(ending) + len(over)
+    late = [*(m for m in forming if not _ready(gang, m)), *ending, *over]
     everyone = _missing(gang, late, present)  # the same for all that are not late themselves
     answers = {}
     for one in forming:
@@ -216,14 +227,14 @@ def _succeeded(gang: GangView, forming: Sequence[GangMember]) -> bool:
     return bool(over) and (once or not sealed <= over)
 
 
-def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
+def _not_replaced(gang: GangView, present: int) -> list[GangMember]:
     """The pods that failed, were evicted or refused last and are over, as many as are missing."""
 
     def ended(one: GangMember) -> tuple[float, str]:
         at = one.failure.at if one.failure is not None else None
         return at.timestamp() if at is not None else 0.0, one.name
 
-    places = (gang.sized.participants or 0) - forming
+    places = (gang.sized.participants or 0) - present
     gone = (m for m in gang.members if m.takes_part and m.terminal and not m.succeeded)
     over = (m for m in gone if m.stage is not MemberStage.PASSED)
     return sorted(over, key=ended)[-places:] if places > 0 else []
@@ -243,10 +254,13 @@ def _cause_for(one: GangMember, failed: Sequence[GangMember]) -> str | None:
 
 
 def _cause(who: GangMember, failure: CheckFailure) -> str:
-    at = f" on {who.node}" if who.node else ""
     if failure.stopped:
-        return f"{who.name}{at} was stopped in {failure.check}: {failure.code}"
-    return f"{who.name}{at} failed {failure.check} with {failure.code}"
+        return f"{who.name}{_on(who)} was stopped in {failure.check}: {failure.code}"
+    return f"{who.name}{_on(who)} failed {failure.check} with {failure.code}"
+
+
+def _on(who: GangMember) -> str:
+    return f" on {who.node}" if who.node else ""
 
 
 def _missing(

@@ -21,6 +21,7 @@ from preflight_gang.core.membership import STUCK, by_api_server, code_word, disr
 
 NOT_HELD: Final = "the pod is not held back"
 """What an Event says of a run that did not pass where its pod starts all the same."""
+_GOOD: Final = frozenset({"passed", "skipped"})
 _MOST_SECONDS: Final = 86_400.0
 """More than any check's time; a forged one must not spoil the sum of true ones."""
 
@@ -145,7 +146,7 @@ def event_of(pod: Pod, ended: EndedCheck, at: str) -> dict[str, Any]:
         names.MANAGED_BY,
         Regarding("v1", "Pod", about.name, about.uid, about.namespace, field),
         about=f"{ended.check}\0{ended.run}",
-        good=ended.result.outcome in {"passed", "skipped"},
+        good=ended.result.outcome in _GOOD,
         reason=f"Preflight{ended.result.outcome.title()}",
         message=_message(pod, ended),
         now=at,
@@ -164,6 +165,6 @@ def _message(pod: Pod, ended: EndedCheck) -> str:
     said = result.reason or f"exit status {ended.exit_code}"
     if not result.gated:
         said = f"{said.removesuffix('.')}; observed only, {NOT_HELD}"
-    elif result.outcome == "inconclusive" and ended.ran and ended.exit_code == 0:
+    elif result.outcome not in _GOOD and ended.ran and ended.exit_code == 0:
         said = f"{said.removesuffix('.')}; {NOT_HELD}"
     return f"{ended.check}{at} {result.outcome}{code}{numbers}: {said}"
