@@ -85,6 +85,26 @@ def test_what_is_no_pod_gets_a_clear_400_and_the_server_lives(
     assert server.injected()
 
 
+@pytest.mark.parametrize(
+    "of_a_pod_that_is_there",
+    [
+        {"operation": "UPDATE", "oldObject": GPU_POD},
+        {"operation": "UPDATE", "subResource": "ephemeralcontainers", "oldObject": GPU_POD},
+        {"operation": "DELETE", "object": None, "oldObject": GPU_POD},
+    ],
+    ids=["update", "ephemeral", "delete"],
+)
+def test_a_pod_that_is_there_already_stays_as_it_is(
+    server: Webhook, of_a_pod_that_is_there: dict[str, Any]
+) -> None:
+    """The API server refuses whatever would be added: a rule that sends more than creations would
+    keep finalizers from being removed."""
+    assert server.post(review(**of_a_pod_that_is_there)).json()["response"] == {
+        "uid": "u-1",
+        "allowed": True,
+    }
+
+
 HEAD = b"POST /mutate-pod HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
 
 

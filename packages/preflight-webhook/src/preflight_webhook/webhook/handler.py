@@ -9,7 +9,13 @@ from typing import Final
 
 from preflight_kube import logs
 from preflight_kube.admission.request_body import Receive, ReviewRefused, Scope
-from preflight_kube.admission.review import MOST_TEXT, AdmissionRequest, BadReview, Response
+from preflight_kube.admission.review import (
+    MOST_TEXT,
+    AdmissionRequest,
+    BadReview,
+    GroupVersionKind,
+    Response,
+)
 from preflight_kube.admission.reviews import Reviews, Send, Unavailable
 
 from preflight_webhook.api import review
@@ -28,6 +34,7 @@ PATH: Final = "/mutate-pod"
 CONFINED_PATH: Final = PATH + "/confined"
 """For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server says
 those apart by their label, so nobody here has to ask for it."""
+_POD: Final = GroupVersionKind(version="v1", kind="Pod")
 WAITING: Final = 8 * 1024 * 1024
 """Bytes of the reviews of one namespace that may wait for claims at a time."""
 
@@ -76,7 +83,10 @@ class Admission(Reviews):
             self.state.metrics.in_flight -= 1
 
     def _known(self, confined: bool, request: AdmissionRequest) -> Response | None:
-        """The answer, where all that it takes is known."""
+        """The answer, where all that it takes is known. Nothing may be added to a pod later."""
+        created = request.operation == "CREATE" and not request.sub_resource
+        if not created and request.kind == _POD:
+            return Response(result="unchanged")
         decision = self._decision(request, confined)
         return None if decision.needs else decision.response
 
