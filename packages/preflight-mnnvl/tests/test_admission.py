@@ -53,13 +53,19 @@ def enrolled(spec: Object | None = None, **labels: Any) -> Object:
 # --- the wish ---
 
 
-@pytest.mark.parametrize("value", ["True", "yes", "1", " true"])
-def test_what_looks_like_a_switch_and_is_none_is_warned_of(value: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("True", '"True"'),
+        ("yes", '"yes"'),
+        ("1", '"1"'),
+        (" true", '"true" with white space around it'),
+    ],
+)
+def test_what_looks_like_a_switch_and_is_none_is_warned_of(value: str, named: str) -> None:
     answer = admit(podclique("t-0-w", "t", annotations={"grove.io/mnnvl-enabled": value}))
     assert (answer.result, answer.patch) == ("not-enabled", ())
-    assert answer.warnings == (
-        f'grove.io/mnnvl-enabled is "{value.strip()}"; only "true" switches it on',
-    )
+    assert answer.warnings == (f'grove.io/mnnvl-enabled is {named}; only "true" switches it on',)
 
 
 def test_a_nearer_layer_switches_off_what_a_farther_one_switches_on() -> None:

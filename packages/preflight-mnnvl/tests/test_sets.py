@@ -224,6 +224,16 @@ def test_warnings_name_what_will_surprise() -> None:
     )
 
 
+def test_who_asks_for_cliques_none_of_which_has_gpus_is_warned() -> None:
+    cliques = [clique(name, gpus=None) for name in "ab"]
+    set_ = pcs("t", cliques, [group("g", ["b"], ON)], annotations=ON)
+    none = "no container asks for GPUs (nvidia.com/gpu), so its pods get no claim"
+    group_path = "spec.template.podCliqueScalingGroups[0]"
+    assert create(set_).warnings == (f"metadata: {none}", f"{group_path}: {none}")
+    cliques[0] = clique("a")
+    assert create(set_).warnings == (f"{group_path}: {none}",)
+
+
 def test_what_one_layer_hides_of_another_is_told_to_who_asks() -> None:
     off = {"grove.io/mnnvl-enabled": "false"}
     set_ = decoded_set(

@@ -96,7 +96,8 @@ def odd(value: str | None) -> str:
     """A warning where ``value`` of the first annotation is no switch; else empty."""
     if value is None or value in {"true", "false"}:
         return ""
-    return f'{names.ENABLED} is "{shown(value, 40)}"; only "true" switches it on'
+    around = " with white space around it" if value != value.strip() else ""
+    return f'{names.ENABLED} is "{shown(value, 40)}"{around}; only "true" switches it on'
 
 
 VERSION: Final = 1

@@ -213,11 +213,11 @@ def warnings(
         if (warning := odd((annotations or {}).get(names.ENABLED)))
     ]
     asked = [clique for clique in planned if clique.wish.enabled]
-    sentences += [
-        f"{clique.path}: {without_gpus(config)}"
-        for clique in asked
-        if clique.gpus is False and clique.wish.at[names.ENABLED] == clique.path
-    ]
+    in_vain: dict[str, bool] = {}  # by who asks
+    for clique in asked:
+        path = clique.wish.at[names.ENABLED]
+        in_vain[path] = in_vain.get(path, True) and clique.gpus is False
+    sentences += [f"{path}: {without_gpus(config)}" for path, none in in_vain.items() if none]
     if config.mode == "driver" and any(names.DEVICE_CLASS in clique.wish.keys for clique in asked):
         sentences.append(CLASS_WITHOUT_EFFECT)
     if not asked:
