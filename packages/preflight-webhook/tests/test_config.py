@@ -44,9 +44,12 @@ def test_what_is_no_configuration_is_refused_in_sentences(text: str) -> None:
         ("gangDiscovery: {method: gossip}", "gangDiscovery.method"),
         ("gangDiscovery: {optIn: [jobset, cron]}", "gangDiscovery.optIn[1]"),
         ("checks: [{name: a, image: b, gang: 1}]", "checks[0].gang"),
+        ("gangDiscovery: {labels: {gangIdLabel: a b}}", "gangDiscovery.labels.gangIdLabel"),
+        ("gpuDetection: {resourceNames: [nvidia.com/*]}", "gpuDetection.resourceNames[0]"),
+        ("gpuDetection: {deviceClasses: [gpu.*]}", "gpuDetection.deviceClasses[0]"),
     ],
 )
-def test_unknown_words_of_gangs_are_named(text: str, path: str) -> None:
+def test_words_that_nothing_could_match_are_named(text: str, path: str) -> None:
     [problem] = problems(text)
     assert problem.startswith(f"{path}: ")
 

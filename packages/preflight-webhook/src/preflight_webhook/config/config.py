@@ -21,6 +21,7 @@ from preflight_proto.devices import OTHER_RESOURCES
 from preflight_proto.gang_source import GangSource
 from preflight_proto.policy import (
     Enforcement,
+    LabelKey,
     Method,
     OptIn,
     PreflightConfig,
@@ -53,6 +54,9 @@ TopologyFile = Annotated[
     str, Meta(pattern=r"^[^,/]*$", description="a file's name, without its folder.")
 ]
 Names = tuple[Annotated[str, Meta(min_length=1)], ...]
+ExactNames = tuple[
+    Annotated[str, Meta(pattern=r"^[^*?\[\s]+$", description="a name; a glob is none here.")], ...
+]
 Address = Annotated[str, Meta(min_length=1, max_length=1024)]
 _MOUNTS_OF_OURS: Final = {
     "volumeMounts": {
@@ -181,8 +185,8 @@ class Nccl(_Section, frozen=True, kw_only=True):
 
 
 class GangLabels(_Section, frozen=True, kw_only=True):
-    gang_id_label: str = "app.kubernetes.io/gang-id"
-    gang_size_label: str = "app.kubernetes.io/gang-size"
+    gang_id_label: LabelKey = "app.kubernetes.io/gang-id"
+    gang_size_label: LabelKey = "app.kubernetes.io/gang-size"
 
 
 class GangDiscovery(_Section, frozen=True, kw_only=True):
@@ -210,8 +214,8 @@ class GpuDetection(_Section, frozen=True, kw_only=True):
     nvidia.com that are no GPUs, beside those of :class:`NetworkDetection`; pods that ask for any
     that is not known are told of, and counted."""
 
-    resource_names: Names = ("nvidia.com/gpu",)
-    device_classes: Names = ()
+    resource_names: ExactNames = ("nvidia.com/gpu",)
+    device_classes: ExactNames = ()
     shared_claims: Literal["auto", "skip", "inject"] = "auto"
     mig_resource_names: Names = ("nvidia.com/mig-*",)
     shared_resource_names: Names = ("nvidia.com/*.shared",)
