@@ -71,7 +71,7 @@ async def test_who_waits_for_long_has_one_event_that_names_who_is_missing_and_wh
 
     await until(said, "the Event")
     await settled(cluster, leading)
-    assert said() == [("pod-0", f"gang job-1 waits for {'; '.join(roster.missing)}")]
+    assert said() == [("pod-0", f"gang job-1 waits: {'; '.join(roster.missing)}")]
 
 
 async def test_a_member_that_does_not_ask_yet_is_not_told_to_wait(

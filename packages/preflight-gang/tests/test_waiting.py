@@ -58,7 +58,7 @@ def test_the_event_names_each_missing_member_and_why() -> None:
     )
     body = waiting_event(gang(one), one, "2026-11-21T08:00:00Z")
     assert body["message"] == (
-        "gang job-1 waits for pod-2: Unschedulable: 0/9 nodes; pod-3: preflight-dcgm-diag: ImagePullBackOff"
+        "gang job-1 waits: pod-2: Unschedulable: 0/9 nodes; pod-3: preflight-dcgm-diag: ImagePullBackOff"
     )
     assert (body["type"], body["reason"]) == ("Normal", "PreflightWaiting")
     assert body["involvedObject"]["fieldPath"] == "spec.initContainers{preflight-nccl-allreduce}"

@@ -132,7 +132,7 @@ def waiting_event(gang: GangView, one: GangMember, now: str) -> dict[str, Any]:
         about=f"waiting\0{one.published.generation}",
         good=True,
         reason="PreflightWaiting",
-        message=f"gang {gang.id} waits for {'; '.join(one.published.missing)}",
+        message=f"gang {gang.id} waits: {'; '.join(one.published.missing)}",
         now=now,
     )
 
