@@ -171,7 +171,16 @@ def test_an_unreadable_size_is_unknown_and_told_to_the_user(size: str) -> None:
     [warning] = decision.warnings
     assert "label app.kubernetes.io/gang-size" in warning
     assert f'"{size}"' in warning
+    assert warning.endswith("as its members wait until one says it")  # no object does
     assert judged(after)[0].warnings == [warning]
+
+
+def test_a_size_that_only_a_label_could_say_is_missed() -> None:
+    pod = member(("labels", "train"))
+    del pod["metadata"]["labels"]["app.kubernetes.io/gang-size"]
+    assert judged(pod)[0].warnings == [
+        "label app.kubernetes.io/gang-size: is missing; write a whole number from 1, as its members wait until one says it"
+    ]
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a\nb", "a" * 254, "ä"])

@@ -330,12 +330,13 @@ def _annotated_size(pod: Pod, key: str) -> tuple[int | None, str]:
 
 def _size(text: str | None, kind: str, key: str) -> tuple[int | None, str]:
     """(size, warning) of what a pod says about its gang's size."""
-    if text is None:
-        return None, ""
-    if _SIZE.fullmatch(text):
+    if text is not None and _SIZE.fullmatch(text):
         return int(text), ""
-    shown = text if len(text) <= 40 else text[:39] + "…"
-    return (
-        None,
-        f'{kind} {key}: "{shown}" is not a gang size; write a whole number from 1, or leave it out',
-    )
+    if text is None and kind != "label":
+        return None, ""
+    # Of a gang by labels nobody else knows it.
+    then = "as its members wait until one says it" if kind == "label" else "or leave it out"
+    what = "is missing"
+    if text is not None:
+        what = f'"{text if len(text) <= 40 else text[:39] + "…"}" is not a gang size'
+    return None, f"{kind} {key}: {what}; write a whole number from 1, {then}"
