@@ -110,6 +110,13 @@ def test_what_is_being_deleted_passes_untouched() -> None:
     assert on_update(found, stored).patch == ()
 
 
+def test_a_deletion_passes() -> None:
+    """Where a rule sends it: whoever refuses it leaves Grove a clique that cannot go."""
+    gone = Review("DELETE", "default", b"null", json.dumps(enrolled()).encode())
+    answer = decide(gone, DRIVER, ClusterView(support(DRIVER)))
+    assert (answer.result, answer.allowed, answer.patch) == ("going", True, ())
+
+
 def test_the_device_class_has_a_part_in_literal_mode_alone() -> None:
     found = podclique(
         "t-0-w", "t", annotations={**ON, "grove.io/mnnvl-device-class": "mine.example.com"}

@@ -100,6 +100,8 @@ def decide(
     mirrored: Callable[[str], PodCliqueSet | None] = lambda _: None,
 ) -> ReviewAnswer:
     """The answer; never raises. ``mirrored``: by name, sets that need no lookup."""
+    if review.operation not in {"CREATE", "UPDATE"}:
+        return ReviewAnswer("going")
     meta = None
     try:
         clique = types.decode(review.object, PodClique)
