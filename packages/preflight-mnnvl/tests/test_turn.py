@@ -114,10 +114,24 @@ def test_a_domain_that_is_being_deleted_is_waited_for() -> None:
     found.turn()
     found.delete("cd", "t-0-cd")
     assert (the_turn(found).state, the_turn(found).actions) == ("ending", ())
+    found.now += 61
+    assert the_turn(found).why.startswith(
+        "the ComputeDomain t-0-cd has been terminating for more than 60 s, and is made again at its end; its finalizers are "
+    )
     found.collect()
     assert [action.why for action in the_turn(found).actions] == ["make"]
     found.turn()
     assert "MnnvlDomainRecreated" in found.told.values()
+
+
+def test_of_a_domain_whose_podgang_has_gone_is_not_said_that_it_is_the_sets() -> None:
+    found = cluster()
+    found.turn()
+    found.driver()
+    found.gangs("t")
+    found.turn()
+    found.delete("pg", "t-0")
+    assert the_turn(found).why == "the ComputeDomain t-0-cd belongs to a PodGang that is gone."
 
 
 def test_of_a_lost_domain_there_is_an_event_of_a_controller_that_never_had_it() -> None:

@@ -145,8 +145,8 @@ class _Needed(NamedTuple):
             return DomainPlan("ending", why, again=late)
         held = ", ".join(map(shown, meta.finalizers or ())) or "none that is known"
         why = (
-            f"{why[:-1]}, for more than {ENDING_PATIENCE:.0f} s; its finalizers are {held}: is the DRA driver's "
-            "controller running, and have the pods of the old domain ended?"
+            f"the ComputeDomain {shown(view.name)} has been terminating for more than {ENDING_PATIENCE:.0f} s, and is made again at its end; "
+            f"its finalizers are {held}: is the DRA driver's controller running, and have the pods of the old domain ended?"
         )
         return DomainPlan("ending", why, events=_events(view, reasons.ENDING, why, meta.uid))
 
@@ -168,8 +168,9 @@ class _Needed(NamedTuple):
         plan = plan._replace(actions=tuple(actions), events=tuple(events))
         if plan.state == "blocked":
             return plan
-        owner = f"PodGang {mine.name}" if mine else "PodCliqueSet"
-        why = plan.why or f"the ComputeDomain {view.name} belongs to the {owner}."
+        owner = "the PodCliqueSet" if owned_by_set(meta) else "a PodGang that is gone"
+        owner = f"the PodGang {mine.name}" if mine else owner
+        why = plan.why or f"the ComputeDomain {view.name} belongs to {owner}."
         return plan._replace(state="adopted" if mine else "owned-by-set", why=why)
 
     def _gang(self, meta: Metadata) -> Metadata | None:
