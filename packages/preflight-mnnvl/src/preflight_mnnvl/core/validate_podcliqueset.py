@@ -217,7 +217,7 @@ def warnings(
     for clique in asked:
         path = clique.wish.at[names.ENABLED]
         in_vain[path] = in_vain.get(path, True) and clique.gpus is False
-    sentences += [f"{path}: {without_gpus(config)}" for path, none in in_vain.items() if none]
+    sentences += [f"{path}: {without_gpus(config)}" for path, vain in in_vain.items() if vain]
     if config.mode == "driver" and any(names.DEVICE_CLASS in clique.wish.keys for clique in asked):
         sentences.append(CLASS_WITHOUT_EFFECT)
     if not asked:
