@@ -39,6 +39,22 @@ def test_what_workloads_have_is_within_every_limit() -> None:
     assert limits.of_object(json.dumps(usual).encode()) == ""
 
 
+def test_a_text_that_differs_from_a_small_one_in_digits_alone_is_not_gone_through_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = [json.dumps(pod(note=f"a-{number}")) for number in (17, 42)]
+    assert limits.of_object(texts[0].encode()) == ""
+    monkeypatch.setattr(limits, "_small", lambda _: pytest.fail("it was gone through"))
+    assert limits.of_object(texts[1].encode()) == ""
+
+
+def test_digits_of_an_escape_that_spells_a_name_are_looked_at() -> None:
+    long = "n" * (limits.NAME + 1)
+    texts = [f'[{{"n\\u0{code}me": "{long}"}}]' for code in ("362", "061")]
+    problems = [limits.of_object(text.encode()) for text in texts]
+    assert (problems[0], "[0].name: has 318 characters" in problems[1]) == ("", True)
+
+
 def test_problems_are_said_together_with_path_found_and_limit() -> None:
     whole = pod(
         x=[{"y": [0] * 5000}], containers=[{"name": "c"}] * 1025, z=[{}, {"name": "n" * 318}]

@@ -62,8 +62,11 @@ _NAMES: Final = (b'"name', b'"generateName', b'"namespace', b'"kind', b'"apiVers
 """How keys begin of what has at most :data:`NAME` characters."""
 _LETTER: Final = re.compile(rb"\\u00[4-7]")
 """A letter as no API server writes it: in a key, it may spell a name."""
+_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _passed: Final = Alike[bool]()
 """Whether :func:`_small` was true of it."""
+_numbered: Final = Alike[bool]()
+"""The same of texts whose digits are all zero: to no limit is one another, but in an escape."""
 _Problem = tuple[Any, str, int, str, int]
 """The list or map that it is in, where in that, how many were found, of what, and the limit."""
 _OBJECT: Final = "the object"
@@ -95,7 +98,9 @@ def of_object(raw: bytes | bytearray | msgspec.Raw) -> str:
     if isinstance(raw, msgspec.Raw) and _passed.get(raw):
         return ""
     text = bytes(raw)
-    if _small(text):
+    shape = text if b"\\" in text else text.translate(_DIGITS)
+    if _numbered.get(shape) or _small(shape):
+        _numbered.keep(shape, True)
         _passed.keep(msgspec.Raw(text), True)
         return ""
     if (count := text.count(b"{") + text.count(b"[")) > VALUES:
