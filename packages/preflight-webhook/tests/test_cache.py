@@ -8,11 +8,13 @@ import pkgutil
 import tracemalloc
 from importlib import import_module
 from typing import Any
+from unittest.mock import Mock
 
 import preflight_kube.admission
 import preflight_webhook
 import pytest
 from preflight_webhook.config.config import parse
+from preflight_webhook.core import admit
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.cache import SizedCache
 
@@ -29,6 +31,30 @@ def test_what_would_take_the_place_of_all_others_is_not_kept() -> None:
     kept.put("small", "a", 25)
     assert kept.put("large", "b", 26) == "b"
     assert (kept.get("small"), kept.get("large")) == ("a", None)
+
+
+def test_pods_that_differ_in_memory_and_gang_are_planned_once_and_each_gets_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = parse(
+        "checks: [{name: nccl-loopback, image: 'nccl:1'}, {name: nccl-allreduce, image: a}]"
+    )
+    plan = Mock(wraps=admit._plan)
+    monkeypatch.setattr(admit, "_plan", plan)
+    for memory, gang in (("1Gi", "a"), ("2Gi", "a"), ("2Gi", "b")):
+        limits = {"nvidia.com/gpu": "1", "nvidia.com/mlnxnics": "1", "memory": memory}
+        spec = {
+            "containers": [{"name": "c", "resources": {"limits": limits}}],
+            "schedulingGroup": {"podGroupName": gang},
+        }
+        decision = decide(json.dumps({"spec": spec}).encode(), "ml", config)
+        values = {operation["path"]: operation["value"] for operation in decision.patch}
+        given = [each["resources"]["limits"]["memory"] for each in values["/spec/initContainers"]]
+        assert given == [f"{int(memory[0]) * 1024**3}"] * 2
+        assert f"preflight-{gang}" in json.dumps(values["/spec/volumes"])
+        assert decision.stamp is not None
+        assert decision.stamp.id == gang
+    assert plan.call_count == 1
 
 
 @pytest.mark.component  # what is allocated is traced, which is slow

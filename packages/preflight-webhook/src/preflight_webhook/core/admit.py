@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -67,10 +67,11 @@ from preflight_webhook.core.inject.inheritance import (
 )
 from preflight_webhook.core.inject.injection import (
     Injection,
-    PodResources,
+    Template,
     WorkloadTraits,
     inject,
     place,
+    template,
 )
 from preflight_webhook.core.selection import (
     PodRefused,
@@ -81,22 +82,17 @@ from preflight_webhook.core.selection import (
 )
 
 
-class DecisionKey(msgspec.Struct, frozen=True):
-    """Everything about a pod without anything of ours that its decision depends on.
-
-    The pods of one job share their facts, their gang among them, so a gang of a thousand is decided
-    once (resources, environments and mounts are compared as the bytes they came in).
+class PodTraits(NamedTuple):
+    """What pods have in common that differ in no more than amounts and the name of their gang
+    (environments and mounts are compared as the bytes they came in).
     """
 
-    init: tuple[tuple[str, bytes, str | None], ...]
-    containers: tuple[bytes, ...]
+    init: tuple[StartStep, ...]
     own: bytes  # its resources, where it has some of its own
     windows: bool
     asked: str | None
-    there: patch.Present
     volumes: int  # how many, where that is more than there may be
-    namespace: str  # a gang's; without one, the same decision holds in all of them
-    gang: GangIdentity | None
+    in_gang: bool
     ordered: str
     settings: tuple[ContainerSettings, ...]  # of all containers, where any check inherits
     pull_secrets: tuple[str, ...]
@@ -106,6 +102,37 @@ class DecisionKey(msgspec.Struct, frozen=True):
     redirects: tuple[Redirect, ...]
     claimed: bool  # by the annotation of deviceVariables
     profiled: bool  # by AppArmor, with a profile that would hold for checks, too
+
+
+class DecisionKey(NamedTuple):
+    """Everything about a pod without anything of ours that its decision depends on.
+
+    The pods of one job share their facts, their gang among them, so a gang of a thousand is decided
+    once (``resources``, of containers and then init containers, are the bytes they came in).
+    """
+
+    resources: tuple[bytes, ...]
+    there: patch.Present
+    namespace: str  # a gang's; without one, the same decision holds in all of them
+    gang: GangIdentity | None
+    traits: PodTraits
+
+
+_Asked = tuple[tuple[Demand, ...], tuple[str, ...]]
+"""What a container asks for: devices, and which of the pod's claims."""
+
+
+class _Plan(NamedTuple):
+    """What pods get that differ in no more than CPU, memory and the name of their gang:
+    ``decision``, not to be given away, and ``template``, None where there is no check. ``last``:
+    where checks stand then; ``marked``: see :func:`_unchecked`.
+    """
+
+    decision: Decision
+    template: Template | None = None
+    last: int = 0
+    takes_part: bool = False
+    marked: bool = False
 
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
@@ -119,6 +146,9 @@ _SHOWN: Final = (
 )
 _CLAIMS_FIRST: Final = "the pod's resource claims must be known first."
 _decisions: Final[SizedCache[tuple[DecisionKey, Config], Decision]] = SizedCache(2 * 1024 * 1024)
+_plans: Final[SizedCache[tuple[tuple[_Asked, ...], PodTraits, Config], _Plan]] = SizedCache(
+    1024 * 1024
+)
 Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, DeviceClaim | None] | None]
 
 
@@ -164,7 +194,9 @@ def decide(
         facts = _facts(pod, namespace, config, known, confined)
     if (decision := _decisions.get(key := (facts, config))) is None:
         decision = _judge(facts, config)
-        weight = len(raw) + _weight(facts, decision)
+        rest = facts.traits.claims, replace(decision, encoded=b"")
+        weight = _weight(facts.traits, len(facts.resources), rest)
+        weight += len(raw) + len(decision.encoded)
         _decisions.put(key, decision, weight)
         if weight > Alike.LONGEST:  # what its claims ask for may be megabytes
             return decision
@@ -172,21 +204,10 @@ def decide(
     return decision
 
 
-def _weight(facts: DecisionKey, decision: Decision) -> int:
-    """About how many bytes both take, but for those that come from the pod's text as they are."""
-    rest = (
-        facts.claims,
-        decision.message,
-        decision.skipped,
-        decision.gpus,
-        decision.stamp,
-        decision.warnings,
-        decision.unseen,
-        decision.claims,
-    )
-    objects = CONTAINER * (len(facts.containers) + len(facts.init))
-    objects += ENTRY * (len(facts.empty) + len(facts.pull_secrets))
-    return 2048 + objects + len(decision.encoded) + len(msgspec.json.encode(rest))
+def _weight(traits: PodTraits, containers: int, rest: object) -> int:
+    """About how many bytes they take, and ``rest``."""
+    objects = CONTAINER * containers + ENTRY * (len(traits.empty) + len(traits.pull_secrets))
+    return 4096 + objects + len(msgspec.json.encode(rest))
 
 
 def _rebuilt(
@@ -222,34 +243,34 @@ def _facts(
     spec, metadata = pod.spec, pod.metadata
     containers, init, secrets = spec.containers, spec.init_containers, spec.image_pull_secrets
     gang, annotations = identify(pod, config.gang_discovery), metadata.annotations or {}
-    everyone = () if not inheriting(config) else [*containers, *init] if init else containers
+    everyone = [*containers, *init] if init else containers
+    inherited = everyone if inheriting(config) else ()
     named = _named(pod) if detects(config) and spec.resource_claims else ()
     # By position, as it is made for every pod: keywords would take five times as long.
-    return DecisionKey(
-        tuple([(c.name, bytes(c.resources), c.restart_policy) for c in init]) if init else (),
-        tuple([bytes(c.resources) for c in containers]),
+    traits = PodTraits(
+        tuple([StartStep(c.name, c.restart_policy == "Always") for c in init or ()]),
         bytes(spec.resources),
         spec.os is not None and spec.os.name == "windows",
-        annotations.get(CHECKS_ANNOTATION),
-        patch.Present(
-            init is not None,
-            spec.volumes is not None,
-            secrets is not None,
-            metadata.labels is not None,
-            metadata.annotations is not None,
-        ),
+        annotations.get(CHECKS_ANNOTATION) if config.pod_selection.enabled else None,
         len(spec.volumes) if spec.volumes and len(spec.volumes) > limits.ENTRIES else 0,
-        namespace if gang else "",
-        gang,
+        gang is not None,
         ordered(pod, gang, config.gang_discovery) if gang else "",
-        tuple([_settings(c) for c in everyone]),
+        tuple([_settings(c) for c in inherited]),
         tuple([secret.name for secret in secrets]) if secrets else (),
         tuple([(name, of, claims.get(of) if of else None) for name, of in named]),
         confined,
-        _empty(spec.volumes) if everyone and spec.volumes else (),
+        _empty(spec.volumes) if inherited and spec.volumes else (),
         redirects(pod, namespace, config),
         config.device_variables.enabled and config.device_variables.claim_annotation in annotations,
         reserved.profiled(pod),
+    )
+    parts = init, spec.volumes, secrets, metadata.labels, metadata.annotations
+    return DecisionKey(
+        tuple([bytes(c.resources) for c in everyone]),
+        patch.Present(*[part is not None for part in parts]),
+        namespace if gang else "",
+        gang,
+        traits,
     )
 
 
@@ -280,10 +301,12 @@ def _settings(container: Container) -> ContainerSettings:
 
 
 def _judge(facts: DecisionKey, config: Config) -> Decision:
-    if facts.windows:
-        return _unchecked(facts, config, Decision("windows", "Windows pods are not checked."))
+    traits = facts.traits
+    if traits.windows:
+        windows = Decision("windows", "Windows pods are not checked.")
+        return _unchecked(facts, _Plan(_with_claims(windows, traits.claims, config)))
     try:
-        return _checked(facts, trusted(config, facts.redirects))
+        return _checked(facts, trusted(config, traits.redirects))
     except BadReview:  # a ValueError too, but the API server's to hear of
         raise
     except ValueError as error:
@@ -293,61 +316,76 @@ def _judge(facts: DecisionKey, config: Config) -> Decision:
 
 def _checked(facts: DecisionKey, config: Config) -> Decision:
     """The decision about a pod that may get checks. Raises :class:`ValueError`."""
-    if facts.asked is not None and config.pod_selection.enabled:
-        _refuse(limits.of_asked(CHECKS_ANNOTATION, facts.asked))
-    missing = _unresolved(facts, config)
+    traits = facts.traits
+    if traits.asked is not None:
+        _refuse(limits.of_asked(CHECKS_ANNOTATION, traits.asked))
     if config.gpu_detection.device_classes:  # it may be the claim that gives the pod its GPUs
-        _refuse(missing)
-    asked = [_asked(raw) for raw in (*facts.containers, *[raw for _, raw, _ in facts.init])]
-    everyone, number = [demands for demands, _ in asked], len(facts.containers)
-    containers = everyone[:number]
-    init = [
-        StartStep(name, demands, policy == "Always")
-        for (name, _, policy), demands in zip(facts.init, everyone[number:], strict=True)
-    ]
-    resources = _names(everyone, config)
-    first = effective_resources(init, containers, resources, place(init, config.provider_init))
-    devices = devices_of(first.accounts, facts.claims, config, claimed=facts.claimed)
+        _refuse(_unresolved(traits.claims, config))
+    everyone = [_asked(raw) for raw in facts.resources]
+    asked = tuple([of for of, _ in everyone])
+    if (plan := _plans.get(key := (asked, traits, config))) is None:
+        plan = _plan(asked, traits, config)
+        _with_claims(plan.decision, traits.claims, config)
+        _plans.put(key, plan, _weight(traits, len(asked), (asked, traits, plan)))
+    if (template := plan.template) is None:
+        return _unchecked(facts, plan)
+    compute = [of for _, of in everyone]
+    first = last = effective_resources(traits.init, compute, COMPUTE, template.position)
+    if plan.last != first.position:
+        last = effective_resources(traits.init, compute, COMPUTE, plan.last)
+    member = stamp(facts.namespace, facts.gang, takes_part=plan.takes_part)
+    gang_config_map = member.config_map if member is not None and member.takes_part else None
+    injection = inject(template, first, last, len(asked), gang_config_map)
+    return _finished(facts, plan.decision, injection, member)
+
+
+def _plan(asked: tuple[_Asked, ...], traits: PodTraits, config: Config) -> _Plan:
+    """What pods get with these ``traits``. Raises :class:`ValueError`."""
+    init, everyone = traits.init, [devices for devices, _ in asked]
+    wanted = {resource for demands in everyone for resource, _, _ in demands}
+    resources = sorted([name for name in wanted if kind(name, config)])
+    first = effective_resources(init, everyone, resources, place(init, config.provider_init))
+    devices = devices_of(first.accounts, traits.claims, config, claimed=traits.claimed)
     if not devices.of_gpus:
         strange = unknown(everyone, config)
         without = _unknown(strange, config) if strange else _no_gpu(config)
-        return _unchecked(facts, config, without)
-    _refuse(missing)
-    in_gang = facts.gang is not None
-    checks, skipped = select(config, facts.asked, devices, gang=in_gang, ordered=facts.ordered)
+        return _Plan(without)
+    _refuse(_unresolved(traits.claims, config))
+    gang, ordered = traits.in_gang, traits.ordered
+    checks, skipped = select(config, traits.asked, devices, gang=gang, ordered=ordered)
     behind = any(check.placement == "last" for check in checks)
-    last = effective_resources(init, containers, resources, len(init)) if behind else first
+    last = effective_resources(init, everyone, resources, len(init)) if behind else first
     gets = _who_gets_gpus(asked, devices)
+    number = len(asked) - len(init)
     users = {i: step for i, step in enumerate(init) if gets[number + i]}
-    checks, skipped = guarded(checks, skipped, devices, facts.redirects, users, first, last, config)
+    checks, skipped = guarded(
+        checks, skipped, devices, traits.redirects, users, first, last, config
+    )
     gpus = {**devices.gpus, **{f"claim {name}": 1 for name in devices.gpu_claims}}
     if devices.annotation:
         gpus[f"claim of annotation {devices.annotation}"] = 1
     if not checks:
         why = "no configured check applies to this pod."
         decision = Decision("no-checks", why, skipped=skipped, gpus=gpus)
-        return _unchecked(facts, config, decision, marked=not_applicable(skipped))
-    _refuse(forbidden(checks, config) if facts.confined else None)
-    _refuse(limits.of_inherited(facts.settings, facts.volumes))
-    member = stamp(facts.namespace, facts.gang, takes_part=any(check.gang_wide for check in checks))
+        return _Plan(decision, marked=not_applicable(skipped))
+    _refuse(forbidden(checks, config) if traits.confined else None)
+    _refuse(limits.of_inherited(traits.settings, traits.volumes))
     workload = WorkloadTraits(
-        facts.settings,
-        gets if facts.settings else (),
+        traits.settings,
+        gets if traits.settings else (),
         number,
-        facts.empty,
-        reports=config.platform_connector.enabled and not facts.confined,
-        named_devices=facts.claimed
+        traits.empty,
+        reports=config.platform_connector.enabled and not traits.confined,
+        named_devices=traits.claimed
         and not devices.gpu_claims
         and {*devices.gpus} <= {config.device_variables.resource_name},
-        profiled=facts.profiled,
+        profiled=traits.profiled,
     )
-    own = {demand.resource: demand for demand in _asked(facts.own)[0]}
-    room = PodResources(devices, first, last, len(everyone), own)
-    gang_config_map = member.config_map if member is not None and member.takes_part else None
-    injection = inject(config, checks, workload, room, facts.pull_secrets, gang_config_map)
-    warnings = [*injection.warnings]
-    if facts.confined and config.platform_connector.enabled:
-        warnings.append(
+    (own, _), compute = _asked(traits.own)
+    named = {of.resource: of for of in (*own, *compute)}
+    laid = template(config, checks, workload, devices, (first, last), named, traits.pull_secrets)
+    if traits.confined and config.platform_connector.enabled:
+        laid.warnings.append(
             "the namespace's Pod Security level forbids the connector's socket: checks run and report nothing"
         )
     decision = Decision(
@@ -356,21 +394,15 @@ def _checked(facts: DecisionKey, config: Config) -> Decision:
         [check.name for check in checks],
         skipped,
         gpus,
-        warnings=warnings,
-        unseen=[*injection.unseen],
+        warnings=laid.warnings,
+        unseen=laid.unseen,
     )
-    return _finished(facts, config, decision, injection, member)
+    return _Plan(decision, laid, last.position, any(check.gang_wide for check in checks))
 
 
 def _refuse(why: str | None) -> None:
     if why:
         raise PodRefused(why)
-
-
-def _names(wanted: list[tuple[Demand, ...]], config: Config) -> list[str]:
-    """The resources of interest."""
-    named = {resource for demands in wanted for resource, _, _ in demands}.difference(COMPUTE)
-    return [*COMPUTE, *sorted([name for name in named if kind(name, config)])]
 
 
 def _no_gpu(config: Config) -> Decision:
@@ -392,9 +424,9 @@ def _unknown(resources: list[str], config: Config) -> Decision:
     return Decision("no-checks", f"{reason}.", skipped=skipped)
 
 
-def _unresolved(facts: DecisionKey, config: Config) -> str | None:
+def _unresolved(claims: Sequence[PodClaim], config: Config) -> str | None:
     """Why the pod is denied for a claim that does not exist."""
-    unknown = [name for name, _, claim in facts.claims if claim is None]
+    unknown = [name for name, _, claim in claims if claim is None]
     if not unknown or config.unresolved_claims != "deny":
         return None
     return (
@@ -422,58 +454,50 @@ _SMALL: Final = 1024
 """Bytes of resources that are remembered, a thousand of them; ordinary ones have two hundred."""
 
 
-def _asked(raw: bytes) -> tuple[tuple[Demand, ...], tuple[str, ...]]:
-    """What a container's resources say, and which of the pod's claims it uses."""
+def _asked(raw: bytes) -> tuple[_Asked, tuple[Demand, ...]]:
+    """(what a container's resources say, what of CPU and memory)."""
     return _ordinary(raw) if len(raw) <= _SMALL else _ordinary.__wrapped__(raw)
 
 
 @lru_cache(maxsize=1024)
-def _ordinary(raw: bytes) -> tuple[tuple[Demand, ...], tuple[str, ...]]:
+def _ordinary(raw: bytes) -> tuple[_Asked, tuple[Demand, ...]]:
     own = decode_resources(raw) or ResourceRequirements()
-    return demands(own), tuple([use.name for use in own.claims or ()])
+    amounts = demands(own)
+    devices = tuple([demand for demand in amounts if demand.resource not in COMPUTE])
+    compute = tuple([demand for demand in amounts if demand.resource in COMPUTE])
+    return (devices, tuple([use.name for use in own.claims or ()])), compute
 
 
-def _unchecked(
-    facts: DecisionKey, config: Config, decision: Decision, *, marked: bool = False
-) -> Decision:
+def _unchecked(facts: DecisionKey, plan: _Plan) -> Decision:
     """A pod without checks. A gang's member is stamped all the same: the controller counts on every
     one; and what was known of its claims is written down, as they may have changed when it is
-    scheduled. ``marked``: its GPUs have not escaped, none of the checks can test them; the
+    scheduled. ``plan.marked``: its GPUs have not escaped, none of the checks can test them; the
     controller's audit need not count it."""
-    added = Injection(labels={CHECKED_LABEL: NO_CHECK_APPLIES} if marked else {})
+    decision = plan.decision
+    added = Injection(labels={CHECKED_LABEL: NO_CHECK_APPLIES} if plan.marked else {})
     if (member := stamp(facts.namespace, facts.gang, takes_part=False)) is None:
-        if not facts.claims and not marked:
-            return decision
-        return _finished(facts, config, decision, added, None)
+        return _finished(facts, decision, added, None)
     message = f"{decision.message[:-1]}; it is stamped as a member of the gang {member.id}."
-    return _finished(
-        facts, config, replace(decision, result="stamped", message=message), added, member
-    )
+    return _finished(facts, replace(decision, result="stamped", message=message), added, member)
 
 
-def _known_claims(facts: DecisionKey, config: Config) -> dict[str, SeenClaim]:
-    """What was known of the pod's claims."""
-    return {
-        name: SeenClaim(
+def _with_claims(decision: Decision, claims: Sequence[PodClaim], config: Config) -> Decision:
+    """``decision`` with what was known of the pod's claims."""
+    for name, which, claim in claims:
+        decision.claims[name] = SeenClaim(
             kind=which.kind if which else "",
             name=which.name if which else "",
             uid=claim.uid if claim else "",
             gpu=given_by(claim, config).gpu,
         )
-        for name, which, claim in facts.claims
-    }
+    return decision
 
 
 def _finished(
-    facts: DecisionKey,
-    config: Config,
-    decision: Decision,
-    injection: Injection,
-    member: Stamp | None,
+    facts: DecisionKey, decision: Decision, injection: Injection, member: Stamp | None
 ) -> Decision:
-    claims = _known_claims(facts, config)
-    if claims:
-        record = Admitted(v=admitted.VERSION, claims=claims)
+    if decision.claims:
+        record = Admitted(v=admitted.VERSION, claims=decision.claims)
         injection.annotations[CLAIMS_ANNOTATION] = admitted.encode_admitted(record)
     if member is not None:
         labels, annotations = marks(facts.namespace, member)
@@ -482,7 +506,7 @@ def _finished(
     warnings = [facts.gang.warning] if facts.gang and facts.gang.warning else []
     warnings += decision.warnings
     encoded = patch.encoded(patch.fresh(injection, facts.there))
-    return replace(decision, stamp=member, claims=claims, encoded=encoded, warnings=warnings)
+    return replace(decision, stamp=member, encoded=encoded, warnings=warnings)
 
 
 def _replaced(now: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

@@ -5,7 +5,6 @@ they are here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 from preflight_kube.api.quantities import UNIT
@@ -115,12 +114,7 @@ def given_by(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
 
 def _all_like(names: tuple[str, ...], globs: tuple[str, ...]) -> bool:
     """Tell whether, whichever alternative the scheduler takes, it is of these classes."""
-    return bool(names and globs) and all(_like(name, globs) for name in names)
-
-
-@lru_cache(maxsize=1024)  # of classes, whose names an API server has taken
-def _like(name: str, globs: tuple[str, ...]) -> bool:
-    return matches(name, globs)
+    return bool(names and globs) and all(matches(name, globs) for name in names)
 
 
 class CountedDevices(NamedTuple):

@@ -35,7 +35,6 @@ class StartStep(NamedTuple):
     """One init container; a ``sidecar`` goes on running beside everything that comes after it."""
 
     name: str
-    demands: tuple[Demand, ...]
     sidecar: bool
 
 
@@ -127,15 +126,15 @@ def demands(resources: ResourceRequirements) -> tuple[Demand, ...]:
 
 def effective_resources(
     init: Sequence[StartStep],
-    containers: Iterable[tuple[Demand, ...]],
+    everyone: Sequence[tuple[Demand, ...]],
     names: Iterable[str],
     place: int,
 ) -> InjectionPoint:
     """The accounts of the resources ``names``, in one pass, for checks that will stand at ``place``
-    among the init containers.
+    among the init containers. ``everyone``: containers, then init containers.
     """
-    accounts = {name: ResourceTally() for name in names}
-    for position, demands in enumerate([*[step.demands for step in init], *containers]):
+    accounts, number = {name: ResourceTally() for name in names}, len(everyone) - len(init)
+    for position, demands in enumerate([*everyone[number:], *everyone[:number]]):
         step = init[position] if position < len(init) else None
         for resource, request, limit in demands:
             if (account := accounts.get(resource)) is None:

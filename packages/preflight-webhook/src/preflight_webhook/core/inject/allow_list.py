@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase, translate
+from functools import lru_cache
 from posixpath import basename, relpath
 from typing import Any, Final, NamedTuple
 
@@ -256,7 +257,8 @@ _TOPOLOGY_FILES: Final = (
 )
 
 
-def inheritable(name: str, patterns: Collection[str]) -> bool:
+@lru_cache(maxsize=1024)
+def inheritable(name: str, patterns: tuple[str, ...]) -> bool:
     """Whether a check that inherits by ``patterns`` gets the variable ``name``: a pattern chooses
     among the known names, a name written out is meant.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from preflight_kube.api.workloads.model import map_of
 
@@ -30,6 +30,9 @@ from preflight_webhook.core.inject.allow_list import (
     inheritable,
     moved,
 )
+
+_SHORT: Final = 128
+"""Characters of a variable's name about which it is remembered, of a thousand of them."""
 
 
 class ContainerSettings(NamedTuple):
@@ -192,7 +195,8 @@ def _variables(
     last = {name: entry for entry in entries if isinstance(name := entry.get("name"), str)}
     taken: dict[str, dict[str, Any]] = {}
     for name, entry in last.items():
-        if not inheritable(name, patterns):
+        known = inheritable if len(name) <= _SHORT else inheritable.__wrapped__
+        if not known(name, patterns):
             continue
         if why := refusal(VALUES, WorkloadSetting(name, patterns, entry, taken=taken)):
             warnings.append(f"{source.where}: {name} is not passed on to the checks, as {why}")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -29,8 +28,7 @@ from preflight_proto import names
 from preflight_proto.roster import FILE as ROSTER_FILE
 
 from preflight_webhook.config import extra_volumes as extras
-from preflight_webhook.config.config import CheckConfig, CheckResources, Config
-from preflight_webhook.core.cache import CONTAINER, ENTRY, SizedCache
+from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.core.decision import UnreadEnvFrom
 from preflight_webhook.core.detect.devices import NO_GPU, PodDevices
 from preflight_webhook.core.detect.resources import (
@@ -68,8 +66,7 @@ _FIELDS: Final = (
 class Injection(msgspec.Struct):
     """What to add: ``containers`` at ``position`` among the init containers and ``last`` behind all
     of them, ``volumes`` (operations on a pod that has some), ``labels``, ``annotations``, and names
-    of ``pull_secrets``; and what of the workload did not come along, by ``warnings`` and
-    ``unseen``."""
+    of ``pull_secrets``."""
 
     position: int = 0
     containers: list[msgspec.Raw] = []
@@ -78,13 +75,10 @@ class Injection(msgspec.Struct):
     pull_secrets: list[str] = []
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    warnings: Sequence[str] = ()
-    unseen: Sequence[UnreadEnvFrom] = ()
 
 
 class WorkloadTraits(NamedTuple):
-    """Facts of a pod that decide about its checks' containers, not their resources; most pods of a
-    cluster differ little in it.
+    """Facts of a pod that decide about its checks' containers, not their resources.
 
     ``settings`` and whether GPUs are given (``gpus``): of the containers (the first ``containers``
     of them) and init containers, where any check inherits; ``empty``: the pod's emptyDirs;
@@ -102,105 +96,92 @@ class WorkloadTraits(NamedTuple):
     profiled: bool = False
 
 
-class PodResources(NamedTuple):
-    """Resources of a pod that checks may use: its ``devices``, what is reserved as seen from where
-    they stand, ``first`` or ``last``, by how many ``containers`` and init containers, and resources
-    of the pod's ``own`` (`spec.resources`), by name.
+class Template(NamedTuple):
+    """The checks of pods that differ in no more than CPU, memory and gang. ``containers``: of each
+    check its placement, its JSON up to its resources, which stand last, and which of ``shares`` it
+    gets; ``volumes``: by name, as they are added.
     """
 
-    devices: PodDevices
-    first: InjectionPoint
-    last: InjectionPoint
-    containers: int
-    own: Mapping[str, Demand]
-
-
-class _Template(NamedTuple):
-    """Parts that pods with the same :class:`WorkloadTraits` get. ``containers``: of each check, as
-    JSON up to its resources, which stand last; ``volumes``: by name, as they are added.
-    """
-
-    containers: list[bytes]
+    position: int
+    containers: list[tuple[str, bytes, int]]
+    shares: list[_Granted]
     volumes: dict[str, Operation]
+    pull_secrets: list[str]
+    own: Mapping[str, Demand]
     warnings: list[str]
     unseen: list[UnreadEnvFrom]
 
 
 _ALWAYS: Final = frozenset({"gpu", "network", "mirrored"})
 """Kinds of devices that every check gets."""
-_Key = tuple[WorkloadTraits, tuple[tuple[CheckConfig, int | None], ...], Config]
-_templates: Final[SizedCache[_Key, _Template]] = SizedCache(1024 * 1024)
 
 
-def inject(  # noqa: PLR0917
-    config: Config,
-    checks: Sequence[CheckConfig],
-    workload: WorkloadTraits,
-    resources: PodResources,
-    pull_secrets: Collection[str],
+def inject(
+    template: Template,
+    first: InjectionPoint,
+    last: InjectionPoint,
+    containers: int,
     gang_config_map: str | None,
 ) -> Injection:
-    """The checks for a pod that carries none of our containers, and has ``pull_secrets``. Raises
-    :class:`BadReview` when a security context is none.
-
-    ``gang_config_map``: the gang's, where the pod takes part in one.
+    """The checks for a pod that carries none of our containers: CPU and memory as reserved from
+    where they stand, by how many ``containers`` and init containers. ``gang_config_map``: the
+    gang's, where the pod takes part in one.
     """
-    granted: dict[tuple[str, tuple[str, ...]], _Granted] = {}
-    texts: dict[tuple[str, tuple[str, ...], CheckResources], bytes] = {}
-    given = []
-    for check in checks:
-        like = check.placement, check.supports  # the same of most
-        if (own := granted.get(like)) is None:
-            own = granted[like] = _granted(config, check, resources, workload)
-        if (text := texts.get(by := (*like, check.resources))) is None:
-            text = texts[by] = _encode(_resources(check, resources, own))
-        given.append((check, own.gpus, text))
-    expected = tuple([(check, gpus) for check, gpus, _ in given])
-    template = _template(workload, expected, config)
+    texts = [
+        _encode(_resources(share, first if share.is_first else last, template.own, containers))
+        for share in template.shares
+    ]
     placed: dict[str, list[msgspec.Raw]] = {"first": [], "last": []}
-    for container, (check, _, text) in zip(template.containers, given, strict=True):
-        placed[check.placement].append(msgspec.Raw(b'%s,"resources":%s}' % (container, text)))
+    for placement, container, share in template.containers:
+        placed[placement].append(msgspec.Raw(b'%s,"resources":%s}' % (container, texts[share])))
     volumes = template.volumes
     if gang_config_map is not None:
         volumes = {**volumes, names.GANG_VOLUME: _gang_volume(gang_config_map)}
-    secrets = [
-        name for name in dict.fromkeys(config.check_image_pull_secrets) if name not in pull_secrets
-    ]
     return Injection(
-        resources.first.position,
+        template.position,
         placed["first"],
         placed["last"],
         [*volumes.values()],
-        secrets,
+        template.pull_secrets,
         {names.CHECKED_LABEL: names.CHECKED},
-        warnings=template.warnings,
-        unseen=template.unseen,
     )
 
 
-def _template(
-    workload: WorkloadTraits, checks: tuple[tuple[CheckConfig, int | None], ...], config: Config
-) -> _Template:
-    """``checks``: each with the number of GPUs that it is given."""
-    if (kept := _templates.get(key := (workload, checks, config))) is not None:
-        return kept
-    template = _Template([], {}, [], [])
+def template(  # noqa: PLR0917
+    config: Config,
+    checks: Sequence[CheckConfig],
+    workload: WorkloadTraits,
+    devices: PodDevices,
+    places: tuple[InjectionPoint, InjectionPoint],
+    own: Mapping[str, Demand],
+    pull_secrets: Collection[str],
+) -> Template:
+    """What pods get that have these ``devices``, resources of their ``own`` (`spec.resources`), by
+    name, and ``pull_secrets``. ``places``: where checks stand, first or last. Raises
+    :class:`BadReview` when a security context is none.
+    """
+    secrets = [
+        name for name in dict.fromkeys(config.check_image_pull_secrets) if name not in pull_secrets
+    ]
+    of = Template(places[0].position, [], [], {}, secrets, own, [], [])
     sources = inheritance.sources(workload.settings, workload.gpus, workload.containers)
     ipc_lock = inheritance.locks_memory(workload.settings)
-    for check, expected in checks:
+    for check in checks:
+        share = _granted(config, check, devices, places, workload)
+        if share not in of.shares:  # the same of most
+            of.shares.append(share)
         inherited = inheritance.inherit(check, config, sources, workload.empty)
-        case = _Case(check, config, workload, expected, inherited, ipc_lock)
-        template.containers.append(_encode(_container(case))[:-1])
+        case = _Case(check, config, workload, share.gpus, inherited, ipc_lock)
+        text = _encode(_container(case))[:-1]
+        of.containers.append((check.placement, text, of.shares.index(share)))
         for volume in _volumes(case):
-            template.volumes[volume.name] = _added({"name": volume.name, **volume.source})
+            of.volumes[volume.name] = _added({"name": volume.name, **volume.source})
         if inherited is not None:
-            template.warnings.extend(inherited.warnings)
-            template.unseen.extend(inherited.unseen)
-    for extra in extras.volumes([volume for check, _ in checks for volume in check.extra_volumes]):
-        template.volumes[extra["name"]] = _added(extra)
-    objects = CONTAINER * len(workload.settings) + ENTRY * len(workload.empty)
-    about = workload.settings, workload.empty, template
-    return _templates.put(key, template, 4096 + objects + len(_encode(about)))
+            of.warnings.extend(inherited.warnings)
+            of.unseen.extend(inherited.unseen)
+    for extra in extras.volumes([volume for check in checks for volume in check.extra_volumes]):
+        of.volumes[extra["name"]] = _added(extra)
+    return of
 
 
 def _added(volume: Mapping[str, Any]) -> Operation:
@@ -215,23 +196,31 @@ def place(init: Sequence[StartStep], provider_globs: Sequence[str]) -> int:
 
 class _Granted(NamedTuple):
     """Devices that a check gets: amounts of resources, claims, and how many GPUs that makes, None
-    where it is not known: the variables may say which, and no resource how many.
+    where it is not known: the variables may say which, and no resource how many. ``most``: that it
+    may have of CPU and memory (:func:`_most`).
     """
 
+    is_first: bool
     amounts: dict[str, str]
     claims: list[dict[str, str]]
     gpus: int | None
+    most: list[tuple[int | None, int | None]]
 
 
 def _granted(
-    config: Config, check: CheckConfig, pod: PodResources, workload: WorkloadTraits
+    config: Config,
+    check: CheckConfig,
+    devices: PodDevices,
+    places: tuple[InjectionPoint, InjectionPoint],
+    workload: WorkloadTraits,
 ) -> _Granted:
     """Those that the check can test: beside whole GPUs a pod may have slices, which would bend what
     it finds.
     """
-    accounts = (pod.first if check.placement == "first" else pod.last).accounts
+    is_first = check.placement == "first"
+    accounts = places[not is_first].accounts
     amounts, claims, gpus, known = dict[str, str](), list[dict[str, str]](), 0, True
-    for name, (kind, reserved) in pod.devices.resources.items():
+    for name, (kind, reserved) in devices.resources.items():
         if kind not in _ALWAYS and kind not in check.supports:
             continue
         account = accounts[name]
@@ -245,26 +234,26 @@ def _granted(
             gpus += room
         elif kind != "network":  # how many devices that makes, nobody knows here
             known = False
-    for name, (kind, number) in pod.devices.claims.items():
+    for name, (kind, number) in devices.claims.items():
         if kind in _ALWAYS or kind in check.supports:
             claims.append({"name": name})
             if kind not in NO_GPU:
                 gpus, known = gpus + (number or 0), known and number is not None
-    return _Granted(
-        amounts, claims, gpus if known and (gpus or not workload.named_devices) else None
-    )
+    number = gpus if known and (gpus or not workload.named_devices) else None
+    return _Granted(is_first, amounts, claims, number, _most(check))
 
 
-def _resources(check: CheckConfig, pod: PodResources, granted: _Granted) -> dict[str, Any]:
-    """Resources of the check's container."""
-    accounts = (pod.first if check.placement == "first" else pod.last).accounts
-    requests, limits = dict(granted.amounts), dict(granted.amounts)
-    everyone = pod.containers
-    guaranteed = not pod.own and accounts["cpu"].equal == accounts["memory"].equal == everyone
-    for name, most in zip(COMPUTE, _most(check), strict=True):
+def _resources(
+    share: _Granted, place: InjectionPoint, own: Mapping[str, Demand], everyone: int
+) -> dict[str, Any]:
+    """Resources of a check's container."""
+    accounts = place.accounts
+    requests, limits = dict(share.amounts), dict(share.amounts)
+    guaranteed = not own and accounts["cpu"].equal == accounts["memory"].equal == everyone
+    for name, most in zip(COMPUTE, share.most, strict=True):
         account = accounts[name]
-        if name in pod.own:
-            request, limit = _within(name, account, pod.own[name], most)
+        if name in own:
+            request, limit = _within(name, account, own[name], most)
         else:
             bound = account.limits.room if account.limited == everyone else None
             larger = account.largest if guaranteed else None
@@ -273,12 +262,11 @@ def _resources(check: CheckConfig, pod: PodResources, granted: _Granted) -> dict
             requests[name] = request
         if limit:
             limits[name] = limit
-    resources = {"requests": requests, "limits": limits, "claims": granted.claims}
+    resources = {"requests": requests, "limits": limits, "claims": share.claims}
     # What is empty does not come back from the API server.
     return {key: value for key, value in resources.items() if value}
 
 
-@lru_cache(maxsize=256)
 def _most(check: CheckConfig) -> list[tuple[int | None, int | None]]:
     """The most (request, limit) of CPU and of memory that the operator lets a check have, in
     nano-units; None: as much as the pod has.
@@ -289,7 +277,6 @@ def _most(check: CheckConfig) -> list[tuple[int | None, int | None]]:
     return [(request, limit) for request, limit in read]
 
 
-@lru_cache(maxsize=1024)
 def _compute(
     name: str,
     room: int,
