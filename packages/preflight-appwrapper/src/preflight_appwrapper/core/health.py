@@ -79,8 +79,7 @@ def _covered(context: PhaseContext, pods: list[list[str]], wanted: list[int], *p
     Pods of which it is not known whose they are (an earlier version of this controller has made
     them, and no component owns them) stand for those that do not exist where no component's own
     would be, first for those that have been counted, where all have such counts, and are last
-    believed to be a success of what goes on: what has ended leaves successes, and pods that wait
-    are of what goes on.
+    believed to be a success of what goes on.
     """
     covered, lacking, counted, left, uncounted = 0, 0, 0, 0, 0
     for place, (known, seen, ended) in enumerate(context.components):
@@ -100,9 +99,7 @@ def _covered(context: PhaseContext, pods: list[list[str]], wanted: list[int], *p
             uncounted += 0 if lost else absent
     others = sum(map(pods[-1].count, phases)) - (0 if "Running" in phases else left)
     counted -= 0 if left or uncounted else pods[-1].count("Succeeded")
-    waits = pods[-1].count("Pending") if left and "Pending" not in phases else 0
-    places = max(lacking - waits, pods[-1].count("Running"))
-    return covered + min(lacking, places, max(0, others) + max(0, counted))
+    return covered + min(lacking, max(0, others) + max(0, counted))
 
 
 def _counting(context: PhaseContext, figures: Figures) -> list[Pod]:
