@@ -171,6 +171,26 @@ def test_images_of_checks_come_from_the_values_registry_as_in_what_they_render(
     ]
 
 
+@pytest.mark.parametrize("above", [{}, {"imageRegistry": "mirror"}, {"preflight": {"checks": []}}])
+def test_what_stands_once_for_all_parts_holds_above_what_a_part_says_of_it(above: Values) -> None:
+    below = {
+        "imageRegistry": "other",
+        "preflight": {
+            "checks": [{"name": "c", "image": "a.example/i"}],
+            "instanceTypeLabel": "a/b",
+        },
+    }
+    values: Values = {"global": above, "preflight-injector": {"enabled": True, "global": below}}
+    [made] = [
+        one
+        for one in render(UMBRELLA, values)
+        if (one["kind"], one["metadata"]["name"]) == ("ConfigMap", "preflight-injector")
+    ]
+    given, rendered = parse(json.dumps(values)).config, parse(made["data"]["config.yaml"]).config
+    assert [check.image for check in given.checks] == [check.image for check in rendered.checks]
+    assert given.nccl_topology.instance_type_label == rendered.nccl_topology.instance_type_label
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -105,12 +105,13 @@ def part_of(
             values, source = {}, f"Helm values without {chart}, whose defaults are meant"
         if not isinstance(values, dict):
             return Part(values, {}, path, source, {})
-        common = {**common, **_map(values.get("global"))}
     elif not any(key in raw for key in own):
         return Part(raw, None, "", "", {})
     config = _pruned({key: value for key, value in values.items() if key not in own})
     chart_s = {key: values[key] for key in own if key in values}
-    shared = {**_map(common.get("preflight")), "imageRegistry": common.get("imageRegistry")}
+    # Where both say something, what is above holds; of the registry the umbrella always does.
+    below, above = _map(_map(values.get("global")).get("preflight")), _map(common.get("preflight"))
+    shared = {**below, **_pruned(above), "imageRegistry": common.get("imageRegistry")}
     if path and _map(raw.get(COMPUTE_DOMAIN)).get("enabled") is True:
         shared = {"networkDeviceClasses": [names.CHANNEL_CLASS], **shared}
     if path and _map(raw.get(GPU_SCHEDULER)).get("enabled") is True:
