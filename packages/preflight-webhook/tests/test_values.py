@@ -181,12 +181,15 @@ def test_what_stands_once_for_all_parts_holds_above_what_a_part_says_of_it(above
         },
     }
     values: Values = {"global": above, "preflight-injector": {"enabled": True, "global": below}}
-    [made] = [
-        one
-        for one in render(UMBRELLA, values)
-        if (one["kind"], one["metadata"]["name"]) == ("ConfigMap", "preflight-injector")
+    [config_map] = [
+        item
+        for item in render(UMBRELLA, values)
+        if (item["kind"], item["metadata"]["name"]) == ("ConfigMap", "preflight-injector")
     ]
-    given, rendered = parse(json.dumps(values)).config, parse(made["data"]["config.yaml"]).config
+    given, rendered = (
+        parse(json.dumps(values)).config,
+        parse(config_map["data"]["config.yaml"]).config,
+    )
     assert [check.image for check in given.checks] == [check.image for check in rendered.checks]
     assert given.nccl_topology.instance_type_label == rendered.nccl_topology.instance_type_label
 
