@@ -98,6 +98,7 @@ SETTINGS = (
     "h:1:2 [0] transport/net_socket.cc:508 NCCL WARN NET/Socket : peer 10.0.0.1<4242> message truncated : receiving 8388608 bytes instead of 4194304.",
     "h:1:2 [0] transport/net_ib.cc:1081 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.1<4242> collective mismatch error, local size 8 remote size 16",
 )
+PFN = "h:1:2 [0] misc/cudawrap.cc:229 NCCL WARN CUDA some PFN functions not found in the library"  # 2.18 to 2.28
 DRIVER = (
     "h:1:2 [0] misc/nvmlwrap.cc:1 NCCL WARN nvmlInit_v2() failed: Driver/library version mismatch",
     "h: Test CUDA failure common.cu:892 'system has unsupported display driver / cuda driver combination'",
@@ -107,7 +108,7 @@ DRIVER = (
     "h: Test CUDA failure common.cu:1 'API call is not supported in the installed CUDA driver'",
     "h:1:2 [0] misc/cudawrap.cc:1 NCCL WARN CUDA Driver version found is 11030. Minimum requirement is 11040",
     "h:1:2 [0] enqueue.cc:1 NCCL WARN Cuda failure 98 'invalid device function'",
-    "h:1:2 [0] misc/cudawrap.cc:229 NCCL WARN CUDA some PFN functions not found in the library",  # 2.18 to 2.28
+    PFN,
 )
 HOST = (
     "h:1:2 [0] misc/socket.cc:1 NCCL WARN ncclSocketInit: Socket creation failed : Too many open files",  # 2.18
@@ -235,6 +236,33 @@ def test_a_broken_connection_is_the_peers_whatever_stands_beside_it(
     error = classify(f"{beside}\n{closed}\n{REMOTE}")
     assert error is not None
     assert error.kind is ErrorKind.PEER
+
+
+RAS = "h:1:2 [0] ras/client_support.cc:159 NCCL WARN Call to bind failed: Address already in use"
+
+
+@pytest.mark.parametrize("line", [RAS, PFN])
+@pytest.mark.parametrize(
+    ("code", "beside"),
+    [
+        ("GPU_ECC", "h:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'"),
+        ("NCCL_REMOTE_ERROR", PEER[0]),
+    ],
+)  # fmt: skip
+def test_what_nccl_goes_on_without_hides_neither_a_device_nor_a_peer(
+    code: str, beside: str, line: str
+) -> None:
+    error = classify(f"{line}\n{beside}")
+    assert error is not None
+    assert error.code == code
+
+
+def test_a_port_that_nccls_ras_does_not_get_is_not_why_a_gang_fails() -> None:
+    for words in (REMOTE, CUDA):
+        alone, beside = classify(words), classify(f"{RAS}\n{words}")
+        assert alone is not None
+        assert beside is not None
+        assert beside.code == alone.code
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ _HCA_NAMED: Final = "NCCL_IB_HCA set"
 _GOES_ON: Final = "NCCL INFO Using network "
 _PINNED: Final = "memory could not be registered with the network card"
 _PIN: Final = "raise the container's memlock limit or give it IPC_LOCK, and where NCCL says Bad address load nvidia-peermem on the node"
+_UNFIT: Final = "the driver and the image's CUDA do not fit"
+_FIT: Final = "use an image that was built for this driver and these GPUs, and restart a node whose driver was upgraded while it ran"
 _FABRIC: Final = "the NVSwitch fabric is not ready"
 _START_FABRIC: Final = "start nvidia-fabricmanager on the node (and nvidia-imex where there is one), or restart the node if it runs"
 
@@ -116,10 +118,9 @@ _RULES: Final = (
         r"driver version is insufficient|no kernel image is available|device kernel image is invalid|unsupported display driver|forward compatib"
         r"|named symbol not found|PTX was compiled with an unsupported toolchain|NVIDIA driver on your system is too old"
         r"|Driver/library version mismatch|CUDA driver is a stub library|not supported in the installed CUDA driver"
-        r"|CUDA Driver version found is \d+\. Minimum|invalid device function"
-        r"|CUDA some PFN functions not found|Failed to load CUDA missing symbol",
-        "the driver and the image's CUDA do not fit",
-        "use an image that was built for this driver and these GPUs, and restart a node whose driver was upgraded while it ran",
+        r"|CUDA Driver version found is \d+\. Minimum|invalid device function",
+        _UNFIT,
+        _FIT,
     ),
     _environment(
         "GPU_MEMORY",
@@ -218,7 +219,8 @@ _RULES: Final = (
         # "Net : Connect" up to NCCL 2.17, "returned" from 2.21; "exceeded retries" up to 2.23
         r"Net : connect to \S+ failed|socket(?:Start|Poll)Connect\b.* (?:failed|returned)\b"
         r"|socket\w+: exceeded|socketTryAccept: Accept failed"
-        r"|Call to (?:bind|listen|accept|socket|getsockname|getifaddrs|[gs]etsockopt(?: [A-Z_ ]+)?) failed"
+        # NCCL goes on where its RAS thread gets no port
+        r"|^(?!.*\bras/).*Call to (?:bind|listen|accept|socket|getsockname|getifaddrs|[gs]etsockopt(?: [A-Z_ ]+)?) failed"
         r"|no (?:socket |IP |usable listening )?interface found"
         r"|Bootstrap Root : (?:mismatch|rank \d+ of \d+ ranks has already)"
         r"|no device found .*verify NCCL_OOB_NET_IFNAME|^(?!.*ibv_).*No route to host|bootstrap.*(?:Connection refused|no route)",
@@ -234,8 +236,15 @@ _RULES: Final = (
         _FABRIC,
         _START_FABRIC,
     ),
-    # libibverbs warns of a low limit whatever becomes of it.
+    # libibverbs warns of a low limit whatever becomes of it, and NCCL of functions that it mostly
+    # does without.
     _environment("MEMLOCK", r"memlock", _PINNED, _PIN),
+    _environment(
+        "DRIVER_MISMATCH",
+        r"CUDA some PFN functions not found|Failed to load CUDA missing symbol",
+        _UNFIT,
+        _FIT,
+    ),
     _environment(
         "PEER_ACCESS",
         r"peer access is not supported between these two devices|cudaErrorPeerAccessUnsupported",
