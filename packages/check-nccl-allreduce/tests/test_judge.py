@@ -199,6 +199,16 @@ def test_another_nodes_fabric_may_be_what_fails_an_nvlink_and_no_other_device(
     assert (verdict.code, verdict.blamed) == (outcome, {1: code} if code == outcome else {})
 
 
+def test_a_broken_gpu_beside_it_does_not_blame_an_nvlink_for_another_nodes_fabric() -> None:
+    kinds = [("environment", "FABRIC_NOT_READY"), ("device", "GPU_NVLINK"), ("device", "GPU_ECC")]
+    results = {
+        rank: RankReport(1, trouble=Failure(*each, "why")) for rank, each in enumerate(kinds)
+    }
+    last = LaunchRound(start(), results)
+    verdict, _ = judge.judge(Settings(), hellos(40), last)
+    assert (verdict.code, verdict.blamed) == ("GPU_ECC", {2: "GPU_ECC"})
+
+
 @pytest.mark.parametrize("unknown", [0, 1])
 def test_what_nobody_knows_does_not_hide_an_error_of_nccl_by_its_place(unknown: int) -> None:
     troubles = [Failure("class", "WORKER_ERROR", "?"), Failure("class", "NCCL_CUDA_ERROR", "719")]

@@ -366,11 +366,15 @@ def _troubled(
 def _of_devices(
     hellos: Mapping[int, Hello], troubles: Mapping[int, Failure], verdict: VerdictMessage
 ) -> VerdictMessage:
-    """Each node's own word on its own device, unless many say it at once."""
+    """Each node's own word on its own device, unless many say it at once, or of an NVLink where
+    another member's fabric may be what fails it.
+    """
+    what = {_explains(trouble) for trouble in troubles.values()}
+    counts = {"device"} if "environment" in what else {"device", "link"}
     codes = {
         hellos[rank].node: trouble.code
         for rank, trouble in sorted(troubles.items(), reverse=True)
-        if trouble.kind == "device"
+        if _explains(trouble) in counts
     }
     same = {
         rank: codes[hello.node] for rank, hello in sorted(hellos.items()) if hello.node in codes
