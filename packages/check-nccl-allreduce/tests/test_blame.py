@@ -292,10 +292,29 @@ def test_a_gang_that_does_not_end_and_whose_pairs_do_is_slow(
     slow_ones: Sequence[int], blamed: dict[int, str]
 ) -> None:
     answer = slow(*slow_ones, factor=5)
-    verdict = sick(4, 1, answer, gang=dict.fromkeys(range(4), STUCK)).run()
+    gang: dict[int, RankReport | RankStage] = dict.fromkeys(range(4), STUCK)
+    # That all are slow, a floor says: of gloo's pairs it is the gang's.
+    world = sick(4, 1, answer, gang=gang) if blamed else World(4, answer, gang=gang)
+    verdict = world.run()
     assert (verdict.outcome, verdict.blamed) == ("failed", blamed)
     assert verdict.code == "LOW_BANDWIDTH"
     assert "raise CHECK_TIMEOUT if this hardware is just slow" in verdict.reason
+
+
+@pytest.mark.parametrize("stage", ["connected", "measuring"])
+def test_a_gang_that_does_not_end_hangs_where_a_pair_does_not_end_although_another_is_slow(
+    stage: str,
+) -> None:
+    def told(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
+        return dict.fromkeys(group, RankStage(stage)) if 3 in group else slow(1)(group)
+
+    verdict = sick(8, 1, told, gang=dict.fromkeys(range(8), STUCK)).run()
+    assert (verdict.outcome, verdict.code) == ("failed", "ALLREDUCE_HUNG")
+
+
+def test_a_port_that_is_down_makes_no_gang_slow_whose_pairs_are_as_fast_as_others() -> None:
+    verdict = sick(8, 1, slow(), gang=dict.fromkeys(range(8), STUCK)).run()
+    assert (verdict.outcome, verdict.code) == ("failed", "ALLREDUCE_HUNG")
 
 
 def test_a_hang_on_a_single_node_is_inconclusive_as_there_is_no_pair_to_repeat_it() -> None:

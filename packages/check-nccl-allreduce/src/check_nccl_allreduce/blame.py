@@ -17,7 +17,7 @@ from preflight_proto.check import Action, Finding, Outcome, Verdict
 
 from . import localise, syndrome
 from .control.messages import Failure, VerdictMessage
-from .localise import Kind, Status, Zone
+from .localise import Grade, Kind, Status, Zone
 from .probing import EndpointMap
 
 _MESSAGES: Final = {
@@ -42,6 +42,8 @@ _BY_SYMPTOM: Final = {
 }
 _SETTLE: Final = "run the check again: a pair of nodes that repeats it blames the node; run the loopback check on that node"
 _NO_TIME: Final = "what further rounds would have shown, for which CHECK_TIMEOUT left no time"
+_SLOW: Final = frozenset({Kind.SYSTEMIC, Kind.FABRIC})
+"""Kinds of which each path may be as fast as others like it."""
 _NOTHING_FOUND: Final = frozenset({Kind.PAIR, Kind.TRANSIENT, Kind.UNEXPLAINED})
 
 
@@ -141,9 +143,11 @@ def _outcome(base: VerdictMessage, zone: Zone, localized: Localized) -> tuple[st
     repeated = localized.verdict.matrix and kind not in _NOTHING_FOUND
     if not localized.verdict.fails or (zone is Zone.HANG and not repeated):
         return base.outcome, base.code
-    if zone is Zone.HANG:  # what pairs measured, and all are slow, is no hang
-        hung = any(row.status in {Status.HANG, Status.ERROR} for row in localized.verdict.matrix)
-        return "failed", "ALLREDUCE_HUNG" if hung else "LOW_BANDWIDTH"
+    if zone is Zone.HANG:  # where all pairs end, and some are slow, it is no hang
+        rows = [row for row in localized.verdict.matrix if row.a != row.b]
+        slow = kind in _SLOW or any(row.grade is Grade.BAD for row in rows)
+        ended = slow and all(row.status is Status.OK for row in rows)
+        return "failed", "LOW_BANDWIDTH" if ended else "ALLREDUCE_HUNG"
     if kind is Kind.DATA_UNLOCALISED:
         return "failed", "DATA_UNLOCALISED"
     return "failed", base.code if base.outcome == "failed" else "LOW_BANDWIDTH"
