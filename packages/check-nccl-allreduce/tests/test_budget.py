@@ -78,6 +78,21 @@ def test_a_launch_hangs_where_no_rank_gets_further_in_a_third_of_its_time(
     assert wait.until == 9.0 + min(stall, within - 9.0)
 
 
+@given(check_timeout=st.floats(60, 3600), spent=st.floats(0.05, 0.4))
+def test_a_second_launch_hangs_where_no_rank_gets_further_for_as_long_as_in_the_first(
+    check_timeout: float, spent: float
+) -> None:
+    budget, started = Budget(check_timeout), spent * check_timeout
+    order = LaunchOrder(2, 29500, "nccl", 4096, 20, 5, 16, 100.0, within=budget.left(started))
+    this = LaunchRound(order)
+    pace = HeartbeatPace.of(2)
+    wait = Wait(this, (0, 1), started, pace, within=budget.launch, over=order.within)
+    for rank in (0, 1):
+        this.stages[rank] = RankStage("ready")
+        wait.news(rank, started + 9.0)
+    assert wait.until - started - 9.0 <= max(30.0, budget.launch / 3) + 1e-6
+
+
 class LongEnd:
     """Ranks of which one sits in the kernel, and is waited for when all is decided."""
 

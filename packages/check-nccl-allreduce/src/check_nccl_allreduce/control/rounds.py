@@ -16,7 +16,8 @@ SETTLE: Final = 3.0
 STALLED_AFTER: Final = 30.0
 """Seconds in which no rank gets further once all communicators work, and then it hangs."""
 SLOWEST: Final = 1 / 3
-"""Of a launch's time, where that is more: an iteration that takes less is measured, and no hang."""
+"""Of a first launch's time, where that is more: an iteration that takes less is measured, and no
+hang. A second launch may take longer, but its iterations do not."""
 PROBE_STALLED_AFTER: Final = 10.0
 """The same for a probe, which has one neighbour's speed and not that of the slowest of all."""
 STALL_SHARE: Final = 0.5
@@ -121,7 +122,7 @@ class Wait:
     ) -> None:
         self._this, self._started, self._within, self._over = this, started, within, over
         launch = isinstance(this, LaunchRound)
-        stalled_after = max(STALLED_AFTER, SLOWEST * over) if launch else PROBE_STALLED_AFTER
+        stalled_after = max(STALLED_AFTER, SLOWEST * within) if launch else PROBE_STALLED_AFTER
         self._stall = min(STALL_SHARE * over, max(stalled_after, HEARTBEATS * pace.interval))
         self._settle = max(SETTLE, pace.interval)
         self.unready = set(ranks)
