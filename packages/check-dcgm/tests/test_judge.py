@@ -164,6 +164,7 @@ def test_a_gpu_on_which_no_test_ran_is_not_passed_whatever_is_optional(tests: Te
     found = judge(parse(v4(tests)), 0, replace(REQUEST, optional=optional))
     assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "NOT_TESTED")
     assert (A in found.reason, B in found.reason) == (not tests, True)
+    assert "DCGM_OPTIONAL_TESTS" not in found.reason  # they are named there
 
 
 @pytest.mark.parametrize(

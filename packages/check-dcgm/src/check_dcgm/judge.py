@@ -386,7 +386,9 @@ def _untested(document: Document, request: DiagRequest) -> str:
     listed = "; ".join(
         f"{test} on {', '.join(uuids)} ({reason})" for (test, reason), uuids in missing.items()
     )
-    todo = "see why in the engine's log, or name one that these GPUs cannot have in DCGM_OPTIONAL_TESTS"
+    todo = "see why in the engine's log"
+    if any(test not in request.optional for test, _ in missing):
+        todo += ", or name one that these GPUs cannot have in DCGM_OPTIONAL_TESTS"
     return f"level {request.level} requires tests that did not run: {listed}; {todo}."
 
 
