@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ class Tools:
             assert timeout is not None
             self.signals.append(terminate(timeout) if callable(terminate) else terminate)
             return Completed(tuple(argv), -9, "", "", True, False, timeout)
-        return completed(argv, *self._answer(plan, tool, words))
+        done = completed(argv, *self._answer(plan, tool, words))
+        return replace(done, duration=plan.get("takes", 0.0))
 
     def diagnostics(self) -> list[str]:
         """The diagnostics that were asked for."""
@@ -263,12 +265,17 @@ def test_an_address_whose_variable_is_not_set_is_misconfigured(go: Go) -> None:
     assert "refers to NODE_IP, which is not set" in ran.result.reason
 
 
-def test_an_engine_that_says_that_time_is_up_before_ours_is_gets_no_advice_about_ours(
-    go: Go,
+@pytest.mark.parametrize(
+    ("takes", "words"), [(90.1, "raise CHECK_TIMEOUT"), (9, "the engine did not answer in time")]
+)
+def test_advice_about_our_time_is_for_an_engine_that_used_the_whole_seconds_it_was_given(
+    go: Go, takes: float, words: str
 ) -> None:
-    ran = go({"answers": [(245, runtime_error("4.4.2", "timeout"))]})
+    plan = {"answers": [(245, runtime_error("4.4.2", "timeout"))], "takes": takes}
+    ran = go(plan, CHECK_TIMEOUT="90.5s")
     assert ran.result.code == "ENGINE_TIMEOUT"
-    assert "hostengine node:5555: the engine did not answer in time" in ran.result.reason
+    assert ran.result.reason.startswith("hostengine node:5555: ")
+    assert words in ran.result.reason
 
 
 def test_mig_devices_are_skipped_with_the_reason(go: Go) -> None:

@@ -158,7 +158,8 @@ def test_a_gpu_that_is_gone_is_missing_beside_another_one_that_the_engine_has_fo
     found = probe(monkeypatch, [DeviceFacts("GPU-aaaa")], engine)
     assert (found.code, found.subject) == ("X", accused)
     gone = accused != "GPU-aaaa"
-    assert [f.code for f in found.findings] == ["GPU_MISSING", "X"][not gone :]
+    assert [f.code for f in found.findings] == ["X", "GPU_MISSING"][: 1 + gone]
+    assert (found.blames, "GPU is lost" in found.reason) == ("X", gone)
     assert (Subject("Software", "GPU-aaaa") in found.clears) is not gone
 
 

@@ -95,11 +95,13 @@ async def _with_lost(run: Run[Settings], verdict: Verdict, listed: Sequence[Gpu]
     if not gone:
         return verdict
     missing = await _ask_engine_too(run, _gone(gone, listed))
-    findings = (*missing.findings, *verdict.findings)
     if verdict.outcome is not Outcome.FAILED:
-        return replace(missing, findings=findings)
+        return replace(missing, findings=missing.findings + verdict.findings)
     clears = frozenset(subject for subject in verdict.clears if subject.gpu_uuid not in gone)
-    return replace(verdict, findings=findings, clears=clears)
+    reason = f"{verdict.reason} Besides: {missing.reason}"
+    return replace(
+        verdict, reason=reason, findings=verdict.findings + missing.findings, clears=clears
+    )
 
 
 def _gone(words: Mapping[str, str], listed: Sequence[Gpu]) -> Verdict:
@@ -172,7 +174,7 @@ async def _diagnosed(
         return replace(
             verdict, reason=hostengine.refusal(engine.address, asked, engine.engine_version)
         )
-    if verdict.code == "ENGINE_TIMEOUT" and done.duration >= allowed:
+    if verdict.code == "ENGINE_TIMEOUT" and done.duration >= int(allowed):  # as it was given it
         return replace(verdict, reason=_too_long(engine, request, allowed))
     if verdict.outcome is Outcome.INCONCLUSIVE:
         return verdict
