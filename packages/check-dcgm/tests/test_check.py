@@ -38,8 +38,8 @@ class Tools:
         self, argv: Sequence[str], timeout: float | None, terminate: Terminate
     ) -> Completed:
         tool, *words = argv
-        if self.plans.get(tool, {}).get("unlinked"):
-            return completed(argv, 127, "", f"{tool}: error while loading shared libraries")
+        if why := self.plans.get(tool, {}).get("unlinked"):
+            return completed(argv, 127, "", f"error while loading shared libraries: libdcgm: {why}")
         self.calls.append(" ".join(argv))
         if tool == "nvidia-smi":
             return completed(argv, 0, self.listing)
@@ -255,8 +255,15 @@ def test_an_image_without_dcgmi_is_misconfigured_and_named(go: Go) -> None:
 
 
 def test_a_dcgmi_that_lacks_a_library_is_none_and_the_next_one_is_tried(go: Go) -> None:
-    assert go({"unlinked": True}).result.code == "TOOL_MISSING"
-    assert go({"unlinked": True}, plan3={"answers": [(0, OLD_GOOD)]}).result.code == "OK"
+    lacks = {"unlinked": "cannot open shared object file: No such file or directory"}
+    assert go(lacks).result.code == "TOOL_MISSING"
+    assert go(lacks, plan3={"answers": [(0, OLD_GOOD)]}).result.code == "OK"
+
+
+def test_a_dcgmi_that_has_no_memory_to_load_a_library_is_not_missing(go: Go) -> None:
+    ran = go({"unlinked": "failed to map segment from shared object"})
+    assert (ran.exit_code, ran.result.code) == (0, "ENGINE_UNREACHABLE")
+    assert "failed to map segment" in ran.result.reason
 
 
 def test_an_address_whose_variable_is_not_set_is_misconfigured(go: Go) -> None:

@@ -28,7 +28,7 @@ VERSION_MISMATCH: Final = 244
 UNREACHABLE: Final = 235
 _NO_CONNECTION: Final = "unable to establish a connection"
 NOT_STARTED: Final = 127
-"""The dynamic loader's, for want of a library; no return code of DCGM's."""
+"""The dynamic loader's, for want of a library or of memory; no return code of DCGM's."""
 BUSY: Final = frozenset({217, 222})
 """Already running (-39) and in use (-34): somebody else's diagnostic."""
 
@@ -102,8 +102,8 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
             done = await command([tool, "discovery", "-l", "--host", address], PATIENCE)
         except ToolMissing:
             continue
-        if done.returncode == NOT_STARTED:
-            continue
+        if done.returncode == NOT_STARTED and "No such file" in done.stderr:
+            continue  # and not for want of memory
         if done.returncode == VERSION_MISMATCH:
             refused[tool], engine = versions[0], max(engine, versions[1])
             continue
