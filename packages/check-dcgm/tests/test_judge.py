@@ -159,7 +159,9 @@ def test_a_severity_or_category_that_a_later_version_has_is_that_of_the_table(
 
 
 @pytest.mark.parametrize("tests", [{}, {"memory": {3: []}}])
-def test_a_gpu_on_which_no_test_ran_is_not_passed_whatever_is_optional(tests: Tests) -> None:
+def test_a_gpu_on_which_no_test_ran_is_not_passed_whatever_is_optional(
+    tests: dict[str, Tests],
+) -> None:
     optional = frozenset({"Software", "Memory", "Pcie"})
     found = judge(parse(v4(tests)), 0, replace(REQUEST, optional=optional))
     assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "NOT_TESTED")
