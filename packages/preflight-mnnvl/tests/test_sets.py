@@ -234,6 +234,16 @@ def test_who_asks_for_cliques_none_of_which_has_gpus_is_warned() -> None:
     assert create(set_).warnings == (f"{group_path}: {none}",)
 
 
+@pytest.mark.parametrize("layer", ["clique", "group"])
+def test_a_set_is_not_said_to_have_no_gpus_where_a_nearer_layer_asks_for_them(layer: str) -> None:
+    """One that has a router without GPUs, and workers with some, as most have."""
+    worker = clique("worker", annotations=ON if layer == "clique" else None)
+    groups = [group("g", ["worker"], ON)] if layer == "group" else []
+    assert create(pcs("t", [clique("router", gpus=None), worker], groups, annotations=ON)) == (
+        SetAnswer(name="default/t")
+    )
+
+
 def test_what_one_layer_hides_of_another_is_told_to_who_asks() -> None:
     off = {"grove.io/mnnvl-enabled": "false"}
     set_ = decoded_set(

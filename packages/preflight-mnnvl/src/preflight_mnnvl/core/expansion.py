@@ -20,6 +20,7 @@ SET_PATH = "metadata"
 class Planned(NamedTuple):
     """One clique template. ``gpus``: None where a claim may give them, which only the cluster
     knows. ``scope``: None for a bad one. ``pod``: None where ``problem`` says why it is unreadable.
+    ``layers``: paths of the clique, its group and the set.
     """
 
     path: str
@@ -30,6 +31,7 @@ class Planned(NamedTuple):
     pod: PodSpec | None
     gpus: bool | None
     problem: str
+    layers: tuple[str, str, str]
 
     @property
     def enrolled(self) -> bool:
@@ -77,7 +79,7 @@ def _planned(set_: PodCliqueSet, i: int, clique: Clique, at: int | None, config:
             problem = f"{path}.spec: {error}; correct it"
         except CliqueRefused as error:
             problem = str(error).replace("spec.podSpec", f"{path}.spec.podSpec", 1)
-    return Planned(path, clique, group, wish, scope_of(wish.scope), pod, gpus, problem)
+    return Planned(path, clique, group, wish, scope_of(wish.scope), pod, gpus, problem, called)
 
 
 def expand(

@@ -213,11 +213,10 @@ def warnings(
         if (warning := odd((annotations or {}).get(names.ENABLED)))
     ]
     asked = [clique for clique in planned if clique.wish.enabled]
-    in_vain: dict[str, bool] = {}  # by who asks
-    for clique in asked:
-        path = clique.wish.at[names.ENABLED]
-        in_vain[path] = in_vain.get(path, True) and clique.gpus is False
-    sentences += [f"{path}: {without_gpus(config)}" for path, vain in in_vain.items() if vain]
+    # A set has GPUs also where a nearer layer asks for them.
+    may = {path for clique in asked if clique.gpus is not False for path in clique.layers}
+    paths = dict.fromkeys(clique.wish.at[names.ENABLED] for clique in asked)
+    sentences += [f"{path}: {without_gpus(config)}" for path in paths if path not in may]
     if config.mode == "driver" and any(names.DEVICE_CLASS in clique.wish.keys for clique in asked):
         sentences.append(CLASS_WITHOUT_EFFECT)
     if not asked:
