@@ -88,6 +88,15 @@ def test_what_could_not_be_judged_and_was_let_start_held_nobody_back() -> None:
     assert "2 runs held a pod back, 1 would have" in page(found)
 
 
+def test_a_failure_that_was_let_start_is_not_said_to_be_unjudged() -> None:
+    found = assemble([event("node-a", "failed", status=0)], {}, SINCE)
+    assert [(one.outcome, one.observed, one.allowed) for one in found.findings] == [
+        ("failed", False, True)
+    ]
+    assert "<h2>Was let start all the same: 1</h2>" in page(found)
+    assert "judged" not in page(found)
+
+
 def test_the_headline_says_since_when_and_nothing_of_what_is_not_known() -> None:
     kept = page(assemble([event("node-a", "passed", code="OK")], HEALTH, SINCE))
     assert "<h1>1 sick: node-b; no pod was held back since 2026-11-24T10:00:00Z</h1>" in kept

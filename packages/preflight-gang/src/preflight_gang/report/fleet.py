@@ -41,7 +41,7 @@ table{border-collapse:collapse;width:100%;margin:1rem 0}th,td{text-align:left;pa
 
 class ReportedRun(msgspec.Struct, frozen=True, rename="camel"):
     """A run that did not pass. ``observed``: the pod was not held back, and would have been;
-    ``allowed``: nor was it, as the check may let start what it could not judge.
+    ``allowed``: nor was it, as the check ended with exit status 0.
     """
 
     time: str
@@ -133,7 +133,7 @@ def _page(report: FleetReport) -> Iterator[str]:
     for title, runs in (
         ("Held back", held),
         ("Would have been held back, where checks only observe", observed),
-        ("Could not be judged, and was let start all the same", allowed),
+        ("Was let start all the same", allowed),
     ):
         rows = [[r.time, r.node, r.check, f"{r.outcome} {r.code}", r.pod, r.why] for r in runs]
         yield from _table(title, ["when", "node", "check", "outcome", "pod", "why"], rows)
