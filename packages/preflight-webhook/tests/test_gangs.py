@@ -183,6 +183,24 @@ def test_a_size_that_only_a_label_could_say_is_missed() -> None:
     ]
 
 
+@pytest.mark.parametrize("size", [None, "x"])
+@pytest.mark.parametrize(
+    ("gpus", "checks"),
+    [(0, "ring, image: r, gang: true"), (8, "ours, image: o")],
+    ids=["without GPUs", "without a gang's check"],
+)
+def test_a_size_that_nobody_waits_for_is_not_missed(
+    gpus: int, checks: str, size: str | None
+) -> None:
+    """The others may say it, or nobody asks: such a member waits for no one."""
+    pod = member(("labels", "train"), gpus=gpus)
+    pod["metadata"]["labels"] |= {"app.kubernetes.io/gang-size": size}
+    if size is None:
+        del pod["metadata"]["labels"]["app.kubernetes.io/gang-size"]
+    decision, after = judged(pod, parse(f"checks: [{{name: {checks}}}]"))
+    assert (stamp_of(after).takes_part, decision.warnings) == (False, [])
+
+
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a\nb", "a" * 254, "ä"])
 @pytest.mark.parametrize("source", ["schedulingGroup", "workloadRef", "labels", "volcano"])
 def test_an_empty_or_invalid_id_is_no_gang(source: str, name: str) -> None:

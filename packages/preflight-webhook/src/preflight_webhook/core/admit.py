@@ -503,8 +503,9 @@ def _finished(
         labels, annotations = marks(facts.namespace, member)
         injection.labels.update(labels)
         injection.annotations.update(annotations)
-    warnings = [facts.gang.warning] if facts.gang and facts.gang.warning else []
-    warnings += decision.warnings
+    warnings = [*decision.warnings]
+    if facts.gang and facts.gang.warning and member is not None and member.takes_part:
+        warnings.insert(0, facts.gang.warning)  # nobody else waits
     encoded = patch.encoded(patch.fresh(injection, facts.there))
     return replace(decision, stamp=member, encoded=encoded, warnings=warnings)
 
