@@ -54,6 +54,12 @@ def test_words_that_nothing_could_match_are_named(text: str, path: str) -> None:
     assert problem.startswith(f"{path}: ")
 
 
+def test_labels_may_be_left_without_a_name_as_before() -> None:
+    """A chart's way to do without: no pod has a label without a name."""
+    labels = parse("gangDiscovery: {labels: {gangIdLabel: '', gangSizeLabel: ''}}")
+    assert labels.gang_discovery.labels.gang_id_label == ""
+
+
 def test_a_mount_of_a_volume_that_nobody_has_is_a_problem_once() -> None:
     wrong = (
         "checks: [{name: a, image: b, container: {volumeMounts: [{name: data, mountPath: /d}]}}]"

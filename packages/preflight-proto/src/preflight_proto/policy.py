@@ -27,11 +27,14 @@ ACCEPTED: Final = "Accepted"
 Method = Literal["auto", "workloadRef", "volcano", "coscheduling", "kai", "kueue", "labels"]
 OptIn = Literal["kubeflow", "lws", "jobset", "grove", "kueueWorkload", "job"]
 Enforcement = Literal["enforce", "observe"]
+LABEL_KEY: Final = (
+    r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+"""An optional DNS subdomain of at most 253 characters, a slash, and a name of at most 63."""
 LabelKey = Annotated[
     str,
-    # An optional DNS subdomain of at most 253 characters, a slash, and a name of at most 63.
     Meta(
-        pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+        pattern=LABEL_KEY,
         max_length=317,
         description="A label's key.",
     ),

@@ -20,8 +20,8 @@ from preflight_proto import names
 from preflight_proto.devices import OTHER_RESOURCES
 from preflight_proto.gang_source import GangSource
 from preflight_proto.policy import (
+    LABEL_KEY,
     Enforcement,
-    LabelKey,
     Method,
     OptIn,
     PreflightConfig,
@@ -56,6 +56,9 @@ TopologyFile = Annotated[
 Names = tuple[Annotated[str, Meta(min_length=1)], ...]
 ExactNames = tuple[
     Annotated[str, Meta(pattern=r"^[^*?\[\s]+$", description="a name; a glob is none here.")], ...
+]
+GangLabelKey = Annotated[
+    str, Meta(pattern=f"^$|{LABEL_KEY}", max_length=317, description="empty for no label.")
 ]
 Address = Annotated[str, Meta(min_length=1, max_length=1024)]
 _MOUNTS_OF_OURS: Final = {
@@ -185,8 +188,8 @@ class Nccl(_Section, frozen=True, kw_only=True):
 
 
 class GangLabels(_Section, frozen=True, kw_only=True):
-    gang_id_label: LabelKey = "app.kubernetes.io/gang-id"
-    gang_size_label: LabelKey = "app.kubernetes.io/gang-size"
+    gang_id_label: GangLabelKey = "app.kubernetes.io/gang-id"
+    gang_size_label: GangLabelKey = "app.kubernetes.io/gang-size"
 
 
 class GangDiscovery(_Section, frozen=True, kw_only=True):
