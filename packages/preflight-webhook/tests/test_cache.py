@@ -59,24 +59,24 @@ def test_pods_that_differ_in_memory_and_gang_are_planned_once_and_each_gets_its_
 
 @pytest.mark.component  # what is allocated is traced, which is slow
 @pytest.mark.parametrize(
+    "claims", [0, 120], ids=["in a thousand containers", "in the claims of twelve"]
+)
+@pytest.mark.parametrize(
     "gpu", [False, True], ids=["without checks", "whose settings are inherited"]
 )
-def test_decisions_about_pods_of_a_thousand_empty_containers_are_weighed_as_what_they_take(
-    *, gpu: bool
+def test_decisions_about_pods_of_many_small_parts_are_weighed_as_what_they_take(
+    *, gpu: bool, claims: int
 ) -> None:
     """Three bytes of text become several objects."""
     config = parse("checks: [{name: nccl-loopback, image: 'nccl:1'}]")
-    containers: list[dict[str, Any]] = [{} for _ in range(1024)]
+    resources = {"claims": [{"name": f"{number}x"} for number in range(claims)]}
+    containers = [{"resources": resources}] * 12 if claims else [{}] * 1023
     tracemalloc.start()
-    for number in range(24):
-        annotations = {"nvsentinel.nvidia.com/preflight-checks": f"x{number}"}
+    for number in range(40):
+        first: dict[str, Any] = {"env": [{"name": "NCCL_ALGO", "value": f"x{number}"}]}
         if gpu:
-            annotations = {}
-            containers[0] = {
-                "resources": {"limits": {"nvidia.com/gpu": "1"}},
-                "env": [{"name": "NCCL_ALGO", "value": f"x{number}"}],
-            }
-        pod = {"metadata": {"annotations": annotations}, "spec": {"containers": containers}}
+            first["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+        pod = {"spec": {"containers": [first, *containers]}}
         assert decide(json.dumps(pod).encode(), "ml", config).denied is False
     gc.collect()
     kept, _ = tracemalloc.get_traced_memory()

@@ -326,7 +326,8 @@ def _checked(facts: DecisionKey, config: Config) -> Decision:
     if (plan := _plans.get(key := (asked, traits, config))) is None:
         plan = _plan(asked, traits, config)
         _with_claims(plan.decision, traits.claims, config)
-        _plans.put(key, plan, _weight(traits, len(asked), (asked, traits, plan)))
+        entries = ENTRY * sum([len(devices) + len(claims) for devices, claims in asked])
+        _plans.put(key, plan, entries + _weight(traits, len(asked), (asked, traits, plan)))
     if (template := plan.template) is None:
         return _unchecked(facts, plan)
     compute = [of for _, of in everyone]

@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 CONTAINER: Final = 384
 """Bytes of the objects that a container is read into, whose text may have three."""
 ENTRY: Final = 128
-"""Bytes of those of a volume or a pull secret."""
+"""Bytes of those of a volume, a pull secret, or an amount or claim that a container asks for."""
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
