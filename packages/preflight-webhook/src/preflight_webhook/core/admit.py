@@ -19,6 +19,7 @@ from preflight_proto.names import (
     CHECKS_ANNOTATION,
     CLAIMS_ANNOTATION,
     CONTAINER_PREFIX,
+    GANG_VOLUME,
     NO_CHECK_APPLIES,
 )
 from preflight_proto.stamp import Stamp
@@ -120,21 +121,10 @@ class DecisionKey(NamedTuple):
 
 _Asked = tuple[tuple[Demand, ...], tuple[str, ...]]
 """What a container asks for: devices, and which of the pod's claims."""
-
-
-class _Plan(NamedTuple):
-    """What pods get that differ in no more than CPU, memory and the name of their gang:
-    ``decision``, not to be given away, and ``template``, None where there is no check. ``last``:
-    where checks stand then; ``marked``: see :func:`_unchecked`.
-    """
-
-    decision: Decision
-    template: Template | None = None
-    last: int = 0
-    takes_part: bool = False
-    marked: bool = False
-
-
+_Plan = tuple[Decision, Template | None]
+"""What pods get that differ in no more than CPU, memory and the name of their gang: the decision,
+not to be given away, and what is added where there are checks.
+"""
 _MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a pod that shows a static one; Kubernetes takes it only with a node's name."""
 _NO_CHECK_IN_A_MIRROR: Final = (
@@ -304,7 +294,7 @@ def _judge(facts: DecisionKey, config: Config) -> Decision:
     traits = facts.traits
     if traits.windows:
         windows = Decision("windows", "Windows pods are not checked.")
-        return _unchecked(facts, _Plan(_with_claims(windows, traits.claims, config)))
+        return _unchecked(facts, _with_claims(windows, traits.claims, config))
     try:
         return _checked(facts, trusted(config, traits.redirects))
     except BadReview:  # a ValueError too, but the API server's to hear of
@@ -325,19 +315,20 @@ def _checked(facts: DecisionKey, config: Config) -> Decision:
     asked = tuple([of for of, _ in everyone])
     if (plan := _plans.get(key := (asked, traits, config))) is None:
         plan = _plan(asked, traits, config)
-        _with_claims(plan.decision, traits.claims, config)
+        _with_claims(plan[0], traits.claims, config)
         entries = ENTRY * sum([len(devices) + len(claims) for devices, claims in asked])
         _plans.put(key, plan, entries + _weight(traits, len(asked), (asked, traits, plan)))
-    if (template := plan.template) is None:
-        return _unchecked(facts, plan)
+    decision, template = plan
+    if template is None:
+        return _unchecked(facts, decision)
     compute = [of for _, of in everyone]
     first = last = effective_resources(traits.init, compute, COMPUTE, template.position)
-    if plan.last != first.position:
-        last = effective_resources(traits.init, compute, COMPUTE, plan.last)
-    member = stamp(facts.namespace, facts.gang, takes_part=plan.takes_part)
+    if template.last != template.position:
+        last = effective_resources(traits.init, compute, COMPUTE, template.last)
+    member = stamp(facts.namespace, facts.gang, takes_part=GANG_VOLUME in template.volumes)
     gang_config_map = member.config_map if member is not None and member.takes_part else None
     injection = inject(template, first, last, len(asked), gang_config_map)
-    return _finished(facts, plan.decision, injection, member)
+    return _finished(facts, decision, injection, member)
 
 
 def _plan(asked: tuple[_Asked, ...], traits: PodTraits, config: Config) -> _Plan:
@@ -349,8 +340,7 @@ def _plan(asked: tuple[_Asked, ...], traits: PodTraits, config: Config) -> _Plan
     devices = devices_of(first.accounts, traits.claims, config, claimed=traits.claimed)
     if not devices.of_gpus:
         strange = unknown(everyone, config)
-        without = _unknown(strange, config) if strange else _no_gpu(config)
-        return _Plan(without)
+        return _unknown(strange, config) if strange else _no_gpu(config), None
     _refuse(_unresolved(traits.claims, config))
     gang, ordered = traits.in_gang, traits.ordered
     checks, skipped = select(config, traits.asked, devices, gang=gang, ordered=ordered)
@@ -367,8 +357,7 @@ def _plan(asked: tuple[_Asked, ...], traits: PodTraits, config: Config) -> _Plan
         gpus[f"claim of annotation {devices.annotation}"] = 1
     if not checks:
         why = "no configured check applies to this pod."
-        decision = Decision("no-checks", why, skipped=skipped, gpus=gpus)
-        return _Plan(decision, marked=not_applicable(skipped))
+        return Decision("no-checks", why, skipped=skipped, gpus=gpus), None
     _refuse(forbidden(checks, config) if traits.confined else None)
     _refuse(limits.of_inherited(traits.settings, traits.volumes))
     workload = WorkloadTraits(
@@ -398,7 +387,7 @@ def _plan(asked: tuple[_Asked, ...], traits: PodTraits, config: Config) -> _Plan
         warnings=laid.warnings,
         unseen=laid.unseen,
     )
-    return _Plan(decision, laid, last.position, any(check.gang_wide for check in checks))
+    return decision, laid
 
 
 def _refuse(why: str | None) -> None:
@@ -469,13 +458,13 @@ def _ordinary(raw: bytes) -> tuple[_Asked, tuple[Demand, ...]]:
     return (devices, tuple([use.name for use in own.claims or ()])), compute
 
 
-def _unchecked(facts: DecisionKey, plan: _Plan) -> Decision:
+def _unchecked(facts: DecisionKey, decision: Decision) -> Decision:
     """A pod without checks. A gang's member is stamped all the same: the controller counts on every
     one; and what was known of its claims is written down, as they may have changed when it is
-    scheduled. ``plan.marked``: its GPUs have not escaped, none of the checks can test them; the
-    controller's audit need not count it."""
-    decision = plan.decision
-    added = Injection(labels={CHECKED_LABEL: NO_CHECK_APPLIES} if plan.marked else {})
+    scheduled. GPUs that none of the checks can test have not escaped: the controller's audit need
+    not count their pod, which is marked."""
+    marked = decision.gpus and not_applicable(decision.skipped)
+    added = Injection(labels={CHECKED_LABEL: NO_CHECK_APPLIES} if marked else {})
     if (member := stamp(facts.namespace, facts.gang, takes_part=False)) is None:
         return _finished(facts, decision, added, None)
     message = f"{decision.message[:-1]}; it is stamped as a member of the gang {member.id}."

@@ -97,12 +97,14 @@ class WorkloadTraits(NamedTuple):
 
 
 class Template(NamedTuple):
-    """The checks of pods that differ in no more than CPU, memory and gang. ``containers``: of each
-    check its placement, its JSON up to its resources, which stand last, and which of ``shares`` it
-    gets; ``volumes``: by name, as they are added.
+    """The checks of pods that differ in no more than CPU, memory and gang, at ``position`` and at
+    ``last`` among the init containers. ``containers``: of each check its placement, its JSON up to
+    its resources, which stand last, and which of ``shares`` it gets; ``volumes``: by name, as they
+    are added.
     """
 
     position: int
+    last: int
     containers: list[tuple[str, bytes, int]]
     shares: list[_Granted]
     volumes: dict[str, Operation]
@@ -163,7 +165,7 @@ def template(  # noqa: PLR0917
     secrets = [
         name for name in dict.fromkeys(config.check_image_pull_secrets) if name not in pull_secrets
     ]
-    of = Template(places[0].position, [], [], {}, secrets, own, [], [])
+    of = Template(places[0].position, places[1].position, [], [], {}, secrets, own, [], [])
     sources = inheritance.sources(workload.settings, workload.gpus, workload.containers)
     ipc_lock = inheritance.locks_memory(workload.settings)
     for check in checks:
