@@ -7,16 +7,22 @@ import json
 import pkgutil
 import tracemalloc
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 from unittest.mock import Mock
 
 import preflight_kube.admission
 import preflight_webhook
 import pytest
+from preflight_kube.api.workloads.labels import COSCHEDULING_GROUP, TRAINING
+from preflight_proto.devices import DeviceRequest
+from preflight_proto.names import CHECKS_ANNOTATION
 from preflight_webhook.config.config import parse
 from preflight_webhook.core import admit
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.cache import SizedCache
+from preflight_webhook.core.detect.devices import DeviceClaim, Ref
+
+PROFILE: Final = "container.apparmor.security.beta.kubernetes.io/preflight-dcgm-diag"
 
 
 def test_what_was_put_in_is_found_and_the_oldest_goes_when_there_is_no_room() -> None:
@@ -55,6 +61,113 @@ def test_pods_that_differ_in_memory_and_gang_are_planned_once_and_each_gets_its_
         assert decision.stamp is not None
         assert decision.stamp.id == gang
     assert plan.call_count == 1
+
+
+CONFIG: Final = parse("""
+checks:
+- {name: dcgm-diag, image: d}
+- {name: nccl-loopback, image: l, supports: [mig], placement: last}
+- {name: nccl-allreduce, image: a}
+dcgm: {hostengineAddr: ['engine.gpu.svc:5555', '$(NODE_IP):5555']}
+gpuDetection: {deviceClasses: [gpu.example.com], resourceNames: [nvidia.com/gpu, gpu.scheduling/gpu]}
+deviceVariables: {enabled: true}
+onPodSecurityConflict: report-off
+podSelection: {enabled: true}
+providerInit: ['tcpx*']
+checkImagePullSecrets: [registry]
+""")
+AMOUNTS: Final = {
+    side: {"cpu": "8", "memory": "8Gi", "nvidia.com/gpu": "8", "nvidia.com/mlnxnics": "8"}
+    for side in ("limits", "requests")
+}
+CONTAINER: Final = {
+    "name": "c",
+    "resources": AMOUNTS,
+    "env": [{"name": "NCCL_DEBUG", "value": "INFO"}],
+    "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+}
+POD: Final[dict[str, Any]] = {
+    "metadata": {"labels": {COSCHEDULING_GROUP: "g"}, "annotations": {"note": "x"}},
+    "spec": {
+        "containers": [CONTAINER, {"name": "side"}],
+        "initContainers": [{"name": "i", "resources": {"limits": {"cpu": "1"}}}],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        "resourceClaims": [{"name": "gpus", "resourceClaimName": "gpus"}],
+    },
+}
+CLAIM: Final = DeviceClaim((DeviceRequest(("gpu.example.com",), 1, admin=False),), "u")
+METADATA: Final = [
+    ("labels", {COSCHEDULING_GROUP: "other"}),
+    ("labels", {"app": "no gang"}),
+    ("labels", {COSCHEDULING_GROUP: "g", TRAINING + "job-role": "launcher"}),
+    ("labels", None),
+    ("annotations", None),
+    ("annotations", {CHECKS_ANNOTATION: "dcgm-diag"}),
+    ("annotations", {PROFILE: "localhost/x"}),
+]
+SPEC: Final = [
+    ("containers", [CONTAINER]),
+    ("containers", [{"resources": AMOUNTS}, {}]),
+    *[
+        ("containers", [{**CONTAINER, key: value}, {"name": "side"}])
+        for key, value in (
+            ("resources", {**AMOUNTS, "requests": {**AMOUNTS["requests"], "cpu": "7"}}),
+            ("resources", {"limits": {**AMOUNTS["limits"], "memory": "9Gi"}}),
+            ("resources", {"limits": {**AMOUNTS["limits"], "nvidia.com/gpu": "4"}}),
+            ("resources", {"limits": {"nvidia.com/mig-1g.10gb": "1"}}),
+            ("env", [{"name": "NCCL_DEBUG", "value": "WARN"}]),
+            ("envFrom", [{"configMapRef": {"name": "c"}}]),
+            ("volumeMounts", []),
+            ("securityContext", {"privileged": True}),
+        )
+    ],
+    ("initContainers", None),
+    ("initContainers", [{"name": "tcpx", "resources": {"limits": {"cpu": "1"}}}]),
+    ("initContainers", [{"name": "tcpx", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]),
+    ("initContainers", [{"restartPolicy": "Always", "resources": {"limits": {"cpu": "1"}}}]),
+    ("volumes", None),
+    ("volumes", [{"name": "shm", "emptyDir": {}}]),
+    ("resourceClaims", [{"name": "gpus", "resourceClaimTemplateName": "gpus"}]),
+    ("resourceClaims", [{"name": "gpus", "resourceClaimName": "absent"}]),
+    ("resourceClaims", None),
+    ("resources", {"limits": {"cpu": "4"}}),
+    ("imagePullSecrets", [{"name": "registry"}]),
+    ("os", {"name": "windows"}),
+    ("hostAliases", [{"ip": "1.1.1.1", "hostnames": ["engine.gpu.svc"]}]),
+    ("securityContext", {"appArmorProfile": {"type": "Localhost"}}),
+    ("schedulingGroup", {"podGroupName": "other"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "claim", "confined"),
+    [
+        *[("metadata", *each, CLAIM, False) for each in METADATA],
+        *[("spec", *each, CLAIM, False) for each in SPEC],
+        *[
+            ("spec", "subdomain", None, claim, False)
+            for claim in (None, CLAIM._replace(uid="v"), CLAIM._replace(used_by="other"))
+        ],
+        ("spec", "subdomain", None, CLAIM, True),
+    ],
+)
+def test_no_pod_gets_what_was_worked_out_for_one_that_differs_in_anything(
+    part: str,
+    key: str,
+    value: object,
+    claim: DeviceClaim | None,
+    confined: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claims = {Ref("resourceclaims", "gpus"): claim, Ref("resourceclaimtemplates", "gpus"): claim}
+    first = decide(json.dumps(POD).encode(), "ml", CONFIG, dict.fromkeys(claims, CLAIM))
+    assert first.result == "injected"
+    raw = json.dumps({**POD, part: {**POD[part], key: value}}).encode()
+    behind = decide(raw, "ml", CONFIG, claims, confined=confined)
+    for cache in ("_decisions", "_plans"):
+        monkeypatch.setattr(admit, cache, SizedCache(1 << 20))
+    assert behind == decide(raw, "ml", CONFIG, claims, confined=confined)
+    assert behind != first
 
 
 @pytest.mark.component  # what is allocated is traced, which is slow
