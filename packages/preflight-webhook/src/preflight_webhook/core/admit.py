@@ -67,8 +67,8 @@ from preflight_webhook.core.inject.inheritance import (
     inheriting,
 )
 from preflight_webhook.core.inject.injection import (
+    CheckTemplate,
     Injection,
-    Template,
     WorkloadTraits,
     inject,
     place,
@@ -121,7 +121,7 @@ class DecisionKey(NamedTuple):
 
 _Asked = tuple[tuple[Demand, ...], tuple[str, ...]]
 """What a container asks for: devices, and which of the pod's claims."""
-_Plan = tuple[Decision, Template | None]
+_Plan = tuple[Decision, CheckTemplate | None]
 """What pods get that differ in no more than CPU, memory and the name of their gang: the decision,
 not to be given away, and what is added where there are checks.
 """

@@ -96,7 +96,7 @@ class WorkloadTraits(NamedTuple):
     profiled: bool = False
 
 
-class Template(NamedTuple):
+class CheckTemplate(NamedTuple):
     """The checks of pods that differ in no more than CPU, memory and gang, at ``position`` and at
     ``last`` among the init containers. ``containers``: of each check its placement, its JSON up to
     its resources, which stand last, and which of ``shares`` it gets; ``volumes``: by name, as they
@@ -119,7 +119,7 @@ _ALWAYS: Final = frozenset({"gpu", "network", "mirrored"})
 
 
 def inject(
-    template: Template,
+    template: CheckTemplate,
     first: InjectionPoint,
     last: InjectionPoint,
     containers: int,
@@ -157,7 +157,7 @@ def template(  # noqa: PLR0917
     places: tuple[InjectionPoint, InjectionPoint],
     own: Mapping[str, Demand],
     pull_secrets: Collection[str],
-) -> Template:
+) -> CheckTemplate:
     """What pods get that have these ``devices``, resources of their ``own`` (`spec.resources`), by
     name, and ``pull_secrets``. ``places``: where checks stand, first or last. Raises
     :class:`BadReview` when a security context is none.
@@ -165,7 +165,7 @@ def template(  # noqa: PLR0917
     secrets = [
         name for name in dict.fromkeys(config.check_image_pull_secrets) if name not in pull_secrets
     ]
-    of = Template(places[0].position, places[1].position, [], [], {}, secrets, own, [], [])
+    of = CheckTemplate(places[0].position, places[1].position, [], [], {}, secrets, own, [], [])
     sources = inheritance.sources(workload.settings, workload.gpus, workload.containers)
     ipc_lock = inheritance.locks_memory(workload.settings)
     for check in checks:
