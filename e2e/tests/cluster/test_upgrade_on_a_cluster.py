@@ -50,12 +50,12 @@ HELD["spec"]["schedulingGates"] = [{"name": "example.com/held"}]
 
 
 class Load:
-    """What goes on while a release is replaced; each part is a thread until ``over`` is set."""
+    """Work that goes on while a release is replaced, in threads until ``over`` is set."""
 
     def __init__(self, lab: Lab, namespace: str) -> None:
         self.lab, self.namespace, self.over = lab, namespace, threading.Event()
         self.answers: Counter[str] = Counter()
-        """What a created pod was given, or why it was refused."""
+        """Checks that a created pod was given, or why it was refused."""
         self.gangs: list[str] = []
         """Those whose pods all ran."""
         self.trusted: Counter[bool] = Counter()

@@ -24,8 +24,8 @@ LONGER: Final = 1.5
 """Times what the last launch or iteration took, for the next to fit: none ends at the same second
 as another."""
 ENDS: Final = 0.5
-"""Of the time that is left once the communicator works, in which iterations are begun: the last one
-has as much to end.
+"""Share of the time that is left once the communicator works, in which iterations are begun: the
+last one has as much to end.
 """
 
 

@@ -339,7 +339,7 @@ def _strongest(cause: tuple[int, Failure]) -> bool:
 
 
 def _apart(trouble: Failure) -> bool:
-    """Whether the ends did not come together: that is the way between them, or who should have
+    """Tell whether the ends did not come together: that is the way between them, or who should have
     answered, and nothing that the one who says it has by itself.
     """
     return trouble.kind == "launch" or trouble.code == "BOOTSTRAP"

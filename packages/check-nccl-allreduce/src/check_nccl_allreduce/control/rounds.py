@@ -16,8 +16,8 @@ SETTLE: Final = 3.0
 STALLED_AFTER: Final = 30.0
 """Seconds in which no rank gets further once all communicators work, and then it hangs."""
 SLOWEST: Final = 1 / 3
-"""Of a first launch's time, where that is more: an iteration that takes less is measured, and no
-hang. A second launch may take longer, but its iterations do not."""
+"""Share of a first launch's time, where that is more: an iteration that takes less is measured,
+and no hang. A second launch may take longer, but its iterations do not."""
 PROBE_STALLED_AFTER: Final = 10.0
 """The same for a probe, which has one neighbour's speed and not that of the slowest of all."""
 STALL_SHARE: Final = 0.5

@@ -66,7 +66,7 @@ _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _passed: Final = Alike[bool]()
 """Whether :func:`_small` was true of it."""
 _numbered: Final = Alike[bool]()
-"""The same of texts whose digits are all zero: to no limit is one another, but in an escape."""
+"""Texts of which it was, with all digits zero: to no limit is one another, but in an escape."""
 _Problem = tuple[Any, str, int, str, int]
 """The list or map that it is in, where in that, how many were found, of what, and the limit."""
 _OBJECT: Final = "the object"

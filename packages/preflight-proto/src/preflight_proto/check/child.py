@@ -35,7 +35,7 @@ LAST_WAIT = 10.0
 driver of a lost GPU: left behind.
 """
 _NO_PROGRAM = frozenset({errno.ENOENT, errno.ENOEXEC, errno.EACCES})
-"""What the kernel says of a file that is there and is built for another machine, or whose
+"""Errors of the kernel about a file that is there and is built for another machine, or whose
 interpreter is not there.
 """
 _CHUNK = 64 * 1024

@@ -84,7 +84,7 @@ from preflight_webhook.core.selection import (
 
 
 class PodTraits(NamedTuple):
-    """What pods have in common that differ in no more than amounts and the name of their gang
+    """Facts common to pods that differ in no more than amounts and the name of their gang
     (environments and mounts are compared as the bytes they came in).
     """
 
@@ -120,10 +120,10 @@ class DecisionKey(NamedTuple):
 
 
 _Asked = tuple[tuple[Demand, ...], tuple[str, ...]]
-"""What a container asks for: devices, and which of the pod's claims."""
+"""Devices that a container asks for, and which of the pod's claims."""
 _Plan = tuple[Decision, CheckTemplate | None]
-"""What pods get that differ in no more than CPU, memory and the name of their gang: the decision,
-not to be given away, and what is added where there are checks.
+"""Decision, not to be given away, and where there are checks their template, for pods that differ
+in no more than CPU, memory and the name of their gang.
 """
 _MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a pod that shows a static one; Kubernetes takes it only with a node's name."""
@@ -332,7 +332,7 @@ def _checked(facts: DecisionKey, config: Config) -> Decision:
 
 
 def _plan(asked: tuple[_Asked, ...], traits: PodTraits, config: Config) -> _Plan:
-    """What pods get with these ``traits``. Raises :class:`ValueError`."""
+    """Plan for pods with these ``traits``. Raises :class:`ValueError`."""
     init, everyone = traits.init, [devices for devices, _ in asked]
     wanted = {resource for demands in everyone for resource, _, _ in demands}
     resources = sorted([name for name in wanted if kind(name, config)])

@@ -158,7 +158,7 @@ def template(  # noqa: PLR0917
     own: Mapping[str, Demand],
     pull_secrets: Collection[str],
 ) -> CheckTemplate:
-    """What pods get that have these ``devices``, resources of their ``own`` (`spec.resources`), by
+    """Template for pods with these ``devices``, resources of their ``own`` (`spec.resources`), by
     name, and ``pull_secrets``. ``places``: where checks stand, first or last. Raises
     :class:`BadReview` when a security context is none.
     """
